@@ -9,9 +9,9 @@ leakage, which lags behind the clocks as the heat sink does.
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
-from scipy.signal import lfilter
 
 from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule, slot_s
@@ -65,8 +65,13 @@ class Truth:
     slowdown: float
 
 
+def _followed(values: np.ndarray, keep: float) -> np.ndarray:
+    """y[n] = values[n] + keep * y[n - 1]"""
+    return np.fromiter(accumulate(values, lambda before, value: value + keep * before), float)
+
+
 def _memory(noise: np.ndarray, keep: float, sd: float) -> np.ndarray:
-    return sd * lfilter([math.sqrt(1.0 - keep**2)], [1.0, -keep], noise)
+    return sd * math.sqrt(1.0 - keep**2) * _followed(noise, keep)
 
 
 def windows(
@@ -110,7 +115,7 @@ def measured(
     )
 
     pace = math.exp(-ITERATION_S / world.heat_sink_s)
-    cooler = world.cooler_celsius * (1.0 - lfilter([1.0 - pace], [1.0, -pace], 1.0 - plan))
+    cooler = world.cooler_celsius * (1.0 - (1.0 - pace) * _followed(1.0 - plan, pace))
     celsius = 60.0 + room - cooler
     fast = [_memory(chance.normal(size=count), world.noise_memory, world.noise) for _ in "et"]
     default_j = 30e3 * np.exp(drift + LEAKAGE_PER_CELSIUS * room)
