@@ -57,8 +57,10 @@ from joulecut_engine.estimate.other_jobs import (
     KnownJob,
     OtherJobs,
     Prior,
+    Voltage,
     first_saving,
-    measured_shares,
+    measured,
+    public_voltage,
 )
 from joulecut_engine.graph.pipeline import KINDS, Profile
 from joulecut_sim.plant import Noise
@@ -70,8 +72,10 @@ PENALTY = 3.0  # of the prior
 LIMIT_W = 500.0  # the highest power seen is 476 W
 BUDGETS = (0.02, 0.05, 0.1)
 SHORT_NAMES = {"mem_copy_utilization": "MCUTL"}  # in one of the files
-# Shares of the application left out: predicted, and (with errors of others) possible.
-Learner = Callable[[tuple[KnownJob, ...], Counters], Floats]
+# Of the application left out: shares as predicted and (with errors of others) possible, and the
+# voltage curve of the card.
+Learner = Callable[[tuple[KnownJob, ...], Counters], tuple[Floats, Voltage]]
+PUBLIC_VOLTAGE = public_voltage(CARD, 1410.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,6 @@ def _application(name: str, rows: list[dict[str, str]]) -> Application:
     power = _smooth(stretch, [float(row["power_usage"]) for row in rows], -1)
     kept = clocks > LOWEST_RATIO * clocks[-1]
     lower = kept & (clocks < clocks[-1])
-    ratios = (clocks[lower, None] / clocks[-1], time[lower], power[lower])
-    shares = measured_shares(*ratios, CARD, default_mhz=clocks[-1], top_mhz=clocks[-1])
-    assert shares is not None
     top = rows[-1]
 
     def shown(column: str, scale: float = 1.0) -> float | None:
@@ -120,7 +121,10 @@ def _application(name: str, rows: list[dict[str, str]]) -> Application:
         tensor_ratio=shown("tensor_activity"),
         dram_ratio=shown("dram_active"),
     )
-    return Application(KnownJob(name, counters, shares), clocks[kept], time[kept], power[kept])
+    ratios = (clocks[lower] / clocks[-1], time[lower], power[lower])
+    job = measured(name, counters, *ratios, default_mhz=clocks[-1], top_mhz=clocks[-1])
+    assert job is not None
+    return Application(job, clocks[kept], time[kept], power[kept])
 
 
 def _smooth(stretch: Floats, values: list[float], sign: int) -> Floats:
@@ -145,16 +149,16 @@ def fit_prior(known: tuple[KnownJob, ...]) -> Prior:
     return Prior(at, sd, mean, np.linalg.solve(normal, scaled.T @ (targets - mean)))
 
 
-def _mean(known: tuple[KnownJob, ...], _asked: Counters) -> Floats:
-    return _targets(known).mean(axis=0)[None]
+def _mean(known: tuple[KnownJob, ...], _asked: Counters) -> tuple[Floats, Voltage]:
+    return _targets(known).mean(axis=0)[None], PUBLIC_VOLTAGE
 
 
-def _physics(_known: tuple[KnownJob, ...], asked: Counters) -> Floats:
-    return asked.physics()[None]
+def _physics(_known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltage]:
+    return asked.physics()[None], PUBLIC_VOLTAGE
 
 
-def _prior(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
-    return OtherJobs((), prior=fit_prior(known)).possible(asked)
+def _prior(known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltage]:
+    return OtherJobs((), prior=fit_prior(known)).possible(asked), PUBLIC_VOLTAGE
 
 
 def ridge(rows: Floats, targets: Floats) -> Any:
@@ -176,18 +180,19 @@ PREDICTORS: dict[str, Callable[[Floats, Floats], Any]] = {
 def _one(name: str) -> Learner:
     """A predictor at full weight."""
 
-    def predict(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
+    def predict(known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltage]:
         prior = fit_prior(known)
         rows = np.array([one.counters.features() for one in known])
         off = _targets(known) - np.array([prior.shares(one.counters) for one in known])
         moved = PREDICTORS[name](rows, off).predict(asked.features()[None])
-        return np.clip(prior.shares(asked) + moved, 0.0, 1.0)
+        return np.clip(prior.shares(asked) + moved, 0.0, 1.0), PUBLIC_VOLTAGE
 
     return predict
 
 
-def _weighted(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
-    return OtherJobs(known, prior=fit_prior(known)).possible(asked)
+def _weighted(known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltage]:
+    model = OtherJobs(known, prior=fit_prior(known))
+    return model.possible(asked), model.voltage(CARD, 1410.0)
 
 
 LEARNERS: dict[str, Learner] = {
@@ -204,12 +209,12 @@ def only_nvml(one: KnownJob) -> KnownJob:
     return replace(one, counters=counters)
 
 
-def errors(one: Application, shares: Floats) -> Floats:
+def errors(one: Application, shares: Floats, voltage: Voltage) -> Floats:
     """Mean absolute errors of time, power and energy over the clocks, in percent."""
     top = one.clocks_mhz[-1]
     found = []
     for clock, time, power in zip(one.clocks_mhz[:-1], one.time, one.power, strict=False):
-        said = first_saving(shares[:1], CARD, top, [int(clock), int(top)], 9.0)
+        said = first_saving(shares[:1], voltage, top, [int(clock), int(top)], 9.0)
         slower = shares[0, 0] * (top / clock - 1.0) + 1.0
         saved = 0.0 if said is None else said.saved.mean
         drawn = (1.0 - saved) / slower
@@ -218,11 +223,11 @@ def errors(one: Application, shares: Floats) -> Floats:
 
 
 def chosen(
-    one: Application, shares: Floats, budget: float
+    one: Application, shares: Floats, voltage: Voltage, budget: float
 ) -> tuple[FirstSaving | None, float, float]:
     """The recommendation, and measured: saving and slowdown at its clock."""
     top = one.clocks_mhz[-1]
-    said = first_saving(shares, CARD, top, [int(mhz) for mhz in one.clocks_mhz], budget)
+    said = first_saving(shares, voltage, top, [int(mhz) for mhz in one.clocks_mhz], budget)
     if said is None:
         return None, 0.0, 0.0
     at = int(np.abs(one.clocks_mhz - said.clock_mhz).argmin())
@@ -245,9 +250,9 @@ def table(applications: tuple[Application, ...], title: str) -> Iterator[str]:
     truth = _targets(tuple(one.job for one in applications))
     for name, shares in said.items():
         off = np.mean(
-            [errors(one, each) for one, each in zip(applications, shares, strict=True)], 0
+            [errors(one, *each) for one, each in zip(applications, shares, strict=True)], 0
         )
-        rms = np.sqrt(((np.array([each[0] for each in shares]) - truth) ** 2).mean(axis=0))
+        rms = np.sqrt(((np.array([each[0] for each, _ in shares]) - truth) ** 2).mean(axis=0))
         cells = [f"{value:.1f}" for value in off] + [f"{value:.2f}" for value in rms]
         yield f"| {name} | {' | '.join(cells)} | {_held(applications, shares)} |"
     yield "\n| learner | budget | predicted % | measured % | points apart | points late | latest |"
@@ -255,7 +260,7 @@ def table(applications: tuple[Application, ...], title: str) -> Iterator[str]:
     for name, shares in said.items():
         for budget in BUDGETS:
             rows = [
-                chosen(one, each, budget) for one, each in zip(applications, shares, strict=True)
+                chosen(one, *each, budget) for one, each in zip(applications, shares, strict=True)
             ]
             guess = 100.0 * np.array([0.0 if one is None else one.saved.mean for one, _, _ in rows])
             real = 100.0 * np.array([saved for _, saved, _ in rows])
@@ -266,14 +271,14 @@ def table(applications: tuple[Application, ...], title: str) -> Iterator[str]:
             )
 
 
-def _held(applications: tuple[Application, ...], shares: list[Floats]) -> str:
+def _held(applications: tuple[Application, ...], shares: list[tuple[Floats, Voltage]]) -> str:
     """Share of recommendations whose measured saving lies in the band; empty without a band."""
-    if len(shares[0]) == 1:
+    if len(shares[0][0]) == 1:
         return ""
     held = []
     for one, each in zip(applications, shares, strict=True):
         for budget in BUDGETS:
-            said, saved, _ = chosen(one, each, budget)
+            said, saved, _ = chosen(one, *each, budget)
             if said is not None:
                 held.append(said.saved.low <= saved <= said.saved.high)
     return f"{100.0 * np.mean(held):.0f} %"
@@ -283,6 +288,8 @@ def _held(applications: tuple[Application, ...], shares: list[Floats]) -> str:
 
 OTHERS = 8
 COUNTER_SD = 0.08  # of memory utilisation beside what does not follow the clock: assumed
+CLOCKS_SEEN = 7  # of each: assumed
+TIME_SD, POWER_SD = 0.003, 0.008  # of what a window of iterations says: assumed
 JOB_SHARES = (0.35, 0.97)  # of the time of other jobs on the card; of `drawn.CLOCK_SHARES`
 BUDGET = 0.05
 
@@ -312,7 +319,7 @@ class DrawnWorld(UnprofiledWorld):
 
 def others(seed: int) -> tuple[KnownJob, ...]:
     """Measured jobs on the drawn card."""
-    dice, found = random.Random(f"others {seed}"), []
+    dice, noise, found = random.Random(f"others {seed}"), random.Random(f"noise {seed}"), []
     for number in range(OTHERS):
         plant = DrawnPlant(2, 8, seed=seed)
         share = dice.uniform(*JOB_SHARES)
@@ -321,17 +328,24 @@ def others(seed: int) -> tuple[KnownJob, ...]:
         for kind in KINDS:
             curve = replace(plant.curve(0, kind), clock_bound=share)
             top = min(float(sku.clocks_mhz[-1]), curve.cap_mhz)
-            clocks = np.array([mhz for mhz in sku.clocks_mhz if 0.6 * top < mhz < top])
+            lower = [mhz for mhz in sku.clocks_mhz if 0.6 * top < mhz < top]
+            clocks = np.array(lower)[
+                np.linspace(0, len(lower) - 1, CLOCKS_SEEN).round().astype(int)
+            ]
             time = [curve.time_s(mhz) / curve.time_s(top) for mhz in clocks]
             power = [curve.power_w(mhz) / curve.power_w(top) for mhz in clocks]
-            ratios = (clocks[:, None] / top, np.array(time), np.array(power))
-            shares = measured_shares(
-                *ratios, sku.model, default_mhz=top, top_mhz=sku.clocks_mhz[-1]
+            time_noise, power_noise = (
+                [1.0 + noise.gauss(0.0, sd) for _ in clocks] for sd in (TIME_SD, POWER_SD)
             )
-            assert shares is not None
             drawn = curve.power_w(top) / sku.power_limit_w
             counters = Counters(sku.model, top / sku.clocks_mhz[-1], drawn, 1.0, memory, kind=kind)
-            found.append(KnownJob(f"{seed} {number}", counters, shares))
+            job = measured(
+                f"{seed} {number}", counters, clocks / top,
+                np.multiply(time, time_noise), np.multiply(power, power_noise),
+                default_mhz=top, top_mhz=sku.clocks_mhz[-1],
+            )  # fmt: skip
+            assert job is not None
+            found.append(job)
     return tuple(found)
 
 

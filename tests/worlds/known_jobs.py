@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from unprofiled import UnprofiledWorld
 
-from joulecut_engine.estimate.other_jobs import Counters, KnownJob, measured_shares
+from joulecut_engine.estimate.other_jobs import Counters, KnownJob, measured
 from joulecut_engine.graph.pipeline import KINDS
 
 CLOCK_SHARE_SD = 0.05  # of the time: how much less or more of it follows the clock
@@ -23,16 +23,16 @@ def alike(world: UnprofiledWorld, count: int, seed: int) -> list[KnownJob]:
             curve = replace(curve, clock_bound=min(0.98, max(0.1, share)))
             top = min(float(sku.clocks_mhz[-1]), curve.cap_mhz)
             clocks = np.array([mhz for mhz in sku.clocks_mhz if 0.6 * top < mhz < top])
-            shares = measured_shares(
-                clocks[:, None] / top,
+            clock, drawn = top / sku.clocks_mhz[-1], curve.power_w(top) / sku.power_limit_w
+            job = measured(
+                f"{seed} {number}",
+                Counters(sku.model, clock, drawn, gpu_ratio=1.0, kind=kind),
+                clocks / top,
                 np.array([curve.time_s(mhz) / curve.time_s(top) for mhz in clocks]),
                 np.array([curve.power_w(mhz) / curve.power_w(top) for mhz in clocks]),
-                sku.model,
                 default_mhz=top,
                 top_mhz=sku.clocks_mhz[-1],
             )
-            assert shares is not None
-            clock, drawn = top / sku.clocks_mhz[-1], curve.power_w(top) / sku.power_limit_w
-            shown = Counters(sku.model, clock, drawn, gpu_ratio=1.0, kind=kind)
-            found.append(KnownJob(f"{seed} {number}", shown, shares))
+            assert job is not None
+            found.append(job)
     return found

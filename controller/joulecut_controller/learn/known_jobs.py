@@ -20,6 +20,7 @@ class _Known(msgspec.Struct):
     shown: Counters
     shares: ClockShares
     workload: str = ""  # unknown in the version before
+    drawn: tuple[tuple[float, float], ...] = ()
 
 
 class _Stored(msgspec.Struct):
@@ -35,7 +36,7 @@ def hashed(name: str) -> str:
 
 
 def encoded(jobs: Sequence[KnownJob]) -> str:
-    rows = [_Known(one.counters, one.shares, one.workload) for one in jobs]
+    rows = [_Known(one.counters, one.shares, one.workload, one.drawn) for one in jobs]
     return msgspec.json.encode(_Stored(finished=rows)).decode()
 
 
@@ -50,7 +51,11 @@ def decoded(text: str) -> list[KnownJob]:
     if stored.version not in (NAMED, VERSION):
         raise ValueError(f"version {stored.version}, not {VERSION}")
     named = stored.version == NAMED
+    names = [
+        hashed(k.workload or f"#{i}") if named else k.workload
+        for i, k in enumerate(stored.finished)
+    ]
     return [
-        KnownJob(hashed(one.workload or f"#{i}") if named else one.workload, one.shown, one.shares)
-        for i, one in enumerate(stored.finished)
+        KnownJob(name, one.shown, one.shares, one.drawn)
+        for name, one in zip(names, stored.finished, strict=True)
     ]

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from joulecut_controller.learn.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
-from joulecut_controller.learn.longest_paths import reported_kinds
-from joulecut_controller.learn.measurement_log import Measurement, ProbedJob
+from joulecut_controller.learn.measured_profile import measured_profile
+from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.predicted import SOURCE, DefaultWorks, Prediction, default_works
 from joulecut_controller.ports import Store
@@ -37,9 +37,8 @@ from joulecut_engine.estimate.other_jobs import (
     FromOtherJobs,
     KnownJob,
     OtherJobs,
-    measured_shares,
+    measured,
 )
-from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 KEY = ("other jobs", "")  # of the fit among background tasks
@@ -133,7 +132,7 @@ class Predictions:
         taught = _lesson_name(observation, profiler, job)
         if taught and taught != job.taught:
             job.taught = taught
-            self._teach(hashed(name), _lesson(observation, profiler, job.counters))
+            self._teach(hashed(name), tuple(_lesson(observation, profiler, job.counters)))
 
     def of(self, observation: JobObservation, view: View) -> Prediction | None:
         """Of a job that was seen for a while at default clocks; None of one with a profile."""
@@ -164,9 +163,8 @@ class Predictions:
     def _rests_on(self, job: _Job) -> object:
         return job.shape, id(self._model)
 
-    def _teach(self, workload: str, rows: Sequence[tuple[Counters, ClockShares]]) -> None:
+    def _teach(self, workload: str, taught: Sequence[KnownJob]) -> None:
         others = [one for one in self._known if one.workload != workload]
-        taught = [KnownJob(workload, *row) for row in rows]
         self._known, self._changed = [*others, *taught][-KNOWN_KEPT:], True
         self._fit()
 
@@ -226,6 +224,7 @@ def _prediction(
             works.works,
             {kind: ClockShares(*map(float, each[row])) for kind, each in possible.items()},
             clocks,
+            model.voltage,
         )
         for row in picked
     )
@@ -255,83 +254,82 @@ def _lesson_name(observation: JobObservation, profiler: OnlineProfiler, job: _Jo
 
 def _lesson(
     observation: JobObservation, profiler: OnlineProfiler, counters: Counters
-) -> list[tuple[Counters, ClockShares]]:
-    """The shares that a measurement shows, by kind."""
-    profile = observation.job.policy.profile
+) -> Iterable[KnownJob]:
+    """What a measurement shows, by kind: of operations, else of whole iterations."""
+    name, profile = hashed(observation.job.policy.name), observation.job.policy.profile
     if profile is not None:
-        top = max(options[-1].clock_mhz for options in map(sorted, profile.options.values()))
-        return list(_of_profile(profile, counters, float(top)))
-    assert profiler.probed is not None  # it has a name
-    return list(_of_windows(profiler.probed, counters))
+        top_mhz = max(one.clock_mhz for options in profile.options.values() for one in options)
+        yield from _of_profile(name, profile, None, counters, top_mhz)
+        return
+    probed = profiler.probed
+    assert probed is not None  # it has a name
+    if all(one.busy_s for one in probed.measurements):
+        made = measured_profile(probed)
+        seen = [[mhz for mhz in each if each[mhz] == "measured"] for each in made.origins]
+        top_mhz = probed.constants.clock_max_mhz
+        yield from _of_profile(name, made.profile, seen, counters, top_mhz)
+        return
+    yield from _of_windows(name, probed, counters)
 
 
 def _of_profile(
-    profile: Profile, counters: Counters, top_mhz: float
-) -> Iterable[tuple[Counters, ClockShares]]:
-    """Of each kind, the mean over stages."""
-    found: dict[str, list[ClockShares]] = {}
-    for (_, kind), options in profile.options.items():
-        shares = _of_options(sorted(options), counters, top_mhz)
-        if shares is not None:
-            found.setdefault(_half(kind), []).append(shares)
-    for half, each in found.items():
-        mean = ClockShares(
-            statistics.fmean(one.time for one in each), statistics.fmean(one.power for one in each)
-        )
-        yield replace(counters, kind=half), mean
-
-
-def _of_options(
-    rows: Sequence[ClockOption], counters: Counters, top_mhz: float
-) -> ClockShares | None:
-    """From the clock that the job was seen at by default; what is above it never runs."""
-    default_mhz = counters.clock_ratio * top_mhz
-    below = [row for row in rows if row.clock_mhz <= default_mhz * (1.0 + 1e-9)]
-    if len(below) < 2:
-        return None
-    *lower, top = below
-    return measured_shares(
-        np.array([[row.clock_mhz / top.clock_mhz] for row in lower]),
-        np.array([row.time_s / top.time_s for row in lower]),
-        np.array([row.power_w / top.power_w for row in lower]),
-        counters.card,
-        default_mhz=top.clock_mhz,
-        top_mhz=top_mhz,
-    )
-
-
-def _of_windows(probed: ProbedJob, counters: Counters) -> Iterable[tuple[Counters, ClockShares]]:
-    """Of all windows below default clocks: by kind where all have busy times, else of iterations.
-    The power is that of whole iterations.
+    name: str,
+    profile: Profile,
+    seen_mhz: Sequence[Container[int]] | None,
+    counters: Counters,
+    top_mhz: int,
+) -> Iterable[KnownJob]:
+    """Of each kind, all stages at the clocks in `seen_mhz` (None: all); from the clock that the job
+    was seen at by default, since what is above it never runs.
     """
-    first, *rest = probed.measurements
-    lower = [one for one in rest if one.clocks_mhz != first.clocks_mhz]
-    if not lower:
-        return
-    default = np.array(first.clocks_mhz, dtype=np.float64)
-    detailed = all(one.busy_s for one in (first, *lower))
-    kinds: Sequence[str] = reported_kinds(probed.constants.pipeline) if detailed else ("",)
-    for at, kind in enumerate(kinds):
-        before = _time_s(first, at if detailed else None)
-        shares = measured_shares(
-            np.minimum(1.0, np.array([one.clocks_mhz for one in lower]) / default),
-            np.array([_time_s(one, at if detailed else None) / before for one in lower]),
-            np.array([_power_w(one) / _power_w(first) for one in lower]),
-            counters.card,
-            default_mhz=statistics.fmean(first.clocks_mhz),
-            top_mhz=probed.constants.clock_max_mhz,
+    default_mhz = counters.clock_ratio * top_mhz
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for (stage, kind), options in profile.options.items():
+        below = [
+            one
+            for one in sorted(options)
+            if one.clock_mhz <= default_mhz * (1.0 + 1e-9)
+            and (seen_mhz is None or one.clock_mhz in seen_mhz[stage])
+        ]
+        if len(below) < 2:
+            continue
+        *lower, top = below
+        found.setdefault(_half(kind), []).extend(
+            (one.clock_mhz / top.clock_mhz, one.time_s / top.time_s, one.power_w / top.power_w)
+            for one in lower
         )
-        if shares is not None:
-            yield replace(counters, kind=kind), shares
+    for half, rows in found.items():
+        job = measured(
+            name,
+            replace(counters, kind=half),
+            *np.array(rows).T,
+            default_mhz=default_mhz,
+            top_mhz=top_mhz,
+        )
+        if job is not None:
+            yield job
 
 
-def _power_w(one: Measurement) -> float:
-    """Mean power of a GPU over whole iterations."""
-    return statistics.fmean(one.energy_j) / one.time_s
-
-
-def _time_s(one: Measurement, kind: int | None) -> float:
-    return one.time_s if kind is None else sum(each[kind] for each in one.busy_s)
+def _of_windows(name: str, probed: ProbedJob, counters: Counters) -> Iterable[KnownJob]:
+    """Of all windows below default clocks of a job that gives its rate alone."""
+    first, *rest = probed.measurements
+    default = np.array(first.clocks_mhz, dtype=np.float64)
+    rows = [
+        (
+            float(np.minimum(1.0, np.array(one.clocks_mhz) / default).mean()),
+            one.time_s / first.time_s,
+            sum(one.energy_j) / one.time_s * first.time_s / sum(first.energy_j),
+        )
+        for one in rest
+        if one.clocks_mhz != first.clocks_mhz
+    ]
+    if not rows:
+        return
+    top_mhz = probed.constants.clock_max_mhz
+    ratios = np.array(rows).T
+    job = measured(name, counters, *ratios, default_mhz=float(default.mean()), top_mhz=top_mhz)
+    if job is not None:
+        yield job
 
 
 def counters_of(gpus: Sequence[GpuView], counted_w: float | None = None) -> Counters | None:

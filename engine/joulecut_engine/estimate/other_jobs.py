@@ -10,7 +10,7 @@ clock. Ridge regression and nearest neighbours did no better (benchmarks/forest.
     estimator = FromOtherJobs(works, {kind: model.shares(counters)}, clocks_mhz)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.estimate.bands import Errors, earned
-from joulecut_engine.estimate.card import find_card
+from joulecut_engine.estimate.card import KNEE_SD_MHZ, SLOPE_SD, find_card
 from joulecut_engine.estimate.estimator import NOMINAL, Prediction, Sample, Subject
 from joulecut_engine.estimate.fitting import (
     KNEE_PRIOR_RATIO,
+    KNEE_PRIOR_SD,
     SLOPE_PRIOR_PER_GHZ,
+    SLOPE_PRIOR_SD,
     STATIC_PRIOR_SHARE,
 )
 from joulecut_engine.estimate.forest import forest
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor
 
 FALL_MIN = 0.05  # of the clock: less does not show what follows it
-# Of default clocks: lower ones count only where none above shows the shares. Power bends, and a
-# budget of 10 % goes no further down where a third of the time or more follows the clock. On 60
-# drawn cards savings by true shares are then off by 0.7 points at 5 %; by all clocks by 1.5, with
-# one sign.
+# Of default clocks: lower ones tell shares by a public voltage curve only where none above does.
+# Such a curve bends elsewhere than that of the card, and near default clocks it matters less.
 NEAR_RATIO = 0.75
 LOWEST_RATIO = 0.6  # of default clocks: lower ones are for budgets above 10 %
+DRAWN_MAX = 12  # clocks that are kept of a job
+DRAWN_SD = 0.01  # of a power ratio: what windows scatter by, and the form leaves
+# Of standard deviations: the public curves that were fitted lie within two.
+VOLTAGE_GRID = np.linspace(-3.0, 3.0, 25)
 UNKNOWN = -1.0  # in place of a figure that is not reported; trees split it off
 GENERAL = (0.7, 0.3)  # shares of GPUs in general: dense arithmetic 0.9, memory-bound work 0.3
 FOLDS_MAX = 8  # of leaving out; with more workloads, several are left out together
@@ -153,12 +157,29 @@ PUBLIC = Prior(
 
 
 @dataclass(frozen=True, slots=True)
+class Voltage:
+    """Voltage curve of one kind of card; see `physics`. Arrays (curves, 1) for many at once."""
+
+    knee_mhz: float | Floats
+    slope_per_ghz: float | Floats
+
+    def dynamic(self, clocks_mhz: Floats, default_mhz: float) -> Floats:
+        """Power that follows the clock, over that at default clocks."""
+        full = switching(np.array(default_mhz), self.knee_mhz, self.slope_per_ghz)
+        return switching(clocks_mhz, self.knee_mhz, self.slope_per_ghz) / full
+
+
+@dataclass(frozen=True, slots=True)
 class KnownJob:
-    """A job whose shares were measured by probing."""
+    """A job that was measured at lower clocks: `shares` by the card's voltage curve as far as it is
+    public, and what it drew. `drawn` has clock (MHz) and power over that at default clocks, which
+    come first; empty where the version before stored it.
+    """
 
     workload: str
     counters: Counters
     shares: ClockShares
+    drawn: tuple[tuple[float, float], ...] = ()
 
 
 class OtherJobs:
@@ -175,6 +196,7 @@ class OtherJobs:
         self._prior, self.predicts, self._weight = prior, PRIOR, np.zeros(2)
         self._forest: RandomForestRegressor | None = None
         self.known = len({one.workload for one in known})
+        self._voltages = _voltages(known) if learns else {}
         self.erred: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         half = np.array([TIME_HALF, POWER_HALF])
         self._errors = half * [(a, b) for a in (-1.0, 1.0) for b in (-1.0, 1.0)]
@@ -182,7 +204,7 @@ class OtherJobs:
             return
         rows = np.array([one.counters.features() for one in known])
         said = np.array([prior.shares(one.counters) for one in known])
-        off = np.array([(one.shares.time, one.shares.power) for one in known]) - said
+        off = np.array([self._shown(one) for one in known]) - said
         names = sorted({one.workload for one in known})
         fold = np.array([names.index(one.workload) % FOLDS_MAX for one in known])
         corrected = _left_out(rows, off, fold)
@@ -195,6 +217,19 @@ class OtherJobs:
             self._forest = forest(rows, off, leaf_min=LEAF_MIN)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
+
+    def voltage(self, card: str, top_mhz: float) -> Voltage:
+        """Of a card, by the jobs measured on it, else by public sweeps."""
+        return self._voltages.get(card) or public_voltage(card, top_mhz)
+
+    def _shown(self, one: KnownJob) -> tuple[float, float]:
+        """The shares of a known job, by the voltage curve as it is known now."""
+        voltage = self._voltages.get(one.counters.card)
+        if voltage is None or not one.drawn:
+            return one.shares.time, one.shares.power
+        (default_mhz, _), *lower = one.drawn
+        clocks, power = np.array(lower).T
+        return one.shares.time, float(_still(1.0 - voltage.dynamic(clocks, default_mhz), power))
 
     def shares(self, counters: Counters) -> ClockShares:
         """The predicted shares of a job."""
@@ -256,8 +291,11 @@ class FromOtherJobs:
         works: Mapping[tuple[int, Kind], DefaultWork],
         shares: Mapping[Kind, ClockShares],
         clocks_mhz: Sequence[int],
+        voltage: Callable[[str, float], Voltage],
     ) -> None:
+        """`voltage` of a card and its highest clock: `OtherJobs.voltage`."""
         self._works, self._shares, self._clocks_mhz = works, shares, tuple(clocks_mhz)
+        self._voltage = voltage
 
     def learn(self, _samples: tuple[Sample, ...]) -> tuple[str, ...]:
         """Nothing: other jobs teach."""
@@ -277,7 +315,8 @@ class FromOtherJobs:
         shares = self._shares[subject.kind]
         clocks = np.minimum(np.array(clocks_mhz, dtype=np.float64), work.default_mhz)
         time_s = work.time_s * (1.0 + shares.time * (work.default_mhz / clocks - 1.0))
-        moved = _switching_ratio(work.card, clocks, work.default_mhz, work.top_mhz)
+        voltage = self._voltage(work.card, work.top_mhz)
+        moved = voltage.dynamic(clocks, work.default_mhz)
         power_w = work.power_w * (shares.power + (1.0 - shares.power) * moved)
         return Prediction(clocks_mhz, time_s, power_w, time_s, time_s)
 
@@ -301,19 +340,19 @@ class FirstSaving:
 
 
 def first_saving(
-    possible: Floats, card: str, default_mhz: float, clocks_mhz: Sequence[int], budget: float
+    possible: Floats, voltage: Voltage, default_mhz: float, clocks_mhz: Sequence[int], budget: float
 ) -> FirstSaving | None:
     """The clock of least predicted energy whose predicted slowdown keeps `budget` (a ratio).
 
-    `possible` are shares as `OtherJobs.possible` gives them; `clocks_mhz`, ascending, are the
-    card's, the highest last. None without one below `default_mhz` that saves.
+    `possible` are shares as `OtherJobs.possible` gives them, `clocks_mhz` the card's. None without
+    one below `default_mhz` that saves.
     """
     lower = [mhz for mhz in clocks_mhz if LOWEST_RATIO * default_mhz <= mhz < default_mhz]
     if not lower:
         return None
     clocks = np.array(lower, dtype=np.float64)
     time = 1.0 + possible[:, :1] * (default_mhz / clocks - 1.0)
-    moved = _switching_ratio(card, clocks, default_mhz, clocks_mhz[-1])
+    moved = voltage.dynamic(clocks, default_mhz)
     energy = time * (possible[:, 1:] + (1.0 - possible[:, 1:]) * moved)
     best = int(np.where(time[0] <= 1.0 + budget, energy[0], np.inf).argmin())
     if time[0, best] > 1.0 + budget or energy[0, best] >= 1.0:
@@ -332,40 +371,87 @@ def _band(values: Floats, half: float) -> Predicted:
     return Predicted(min(mean, float(low)), mean, max(mean, float(high)))
 
 
-def measured_shares(
+def measured(
+    workload: str,
+    counters: Counters,
     clock_ratios: Floats,
     time_ratios: Floats,
     power_ratios: Floats,
-    card: str,
     *,
     default_mhz: float,
     top_mhz: float,
-) -> ClockShares | None:
-    """Least squares through default clocks; None if no clock was clearly lower.
+) -> KnownJob | None:
+    """A known job by what it took and drew at lower clocks; None if no clock was clearly lower.
 
-    `clock_ratios` (windows, stages) are of default clocks, times and powers (windows,) of those
-    there. Stages count alike. `top_mhz` is the highest clock of the card.
+    Arrays (clocks,) are of default clocks and of what was measured there. `top_mhz` is the highest
+    clock of the card.
     """
-    stretch = (1.0 / clock_ratios - 1.0).mean(axis=1)
+    stretch = 1.0 / clock_ratios - 1.0
     if stretch.max(initial=0.0) < FALL_MIN:
         return None
+    rows = sorted(zip(clock_ratios * default_mhz, power_ratios, strict=True))
+    places = np.unique(np.linspace(0, len(rows) - 1, DRAWN_MAX).round().astype(int))
+    drawn = [
+        (round(float(mhz), 1), round(float(ratio), 4)) for mhz, ratio in (rows[i] for i in places)
+    ]
     near = stretch <= 1.0 / NEAR_RATIO - 1.0
-    if stretch[near].max(initial=0.0) >= FALL_MIN:
-        stretch, clock_ratios = stretch[near], clock_ratios[near]
-        time_ratios, power_ratios = time_ratios[near], power_ratios[near]
-    fall = 1.0 - _switching_ratio(card, clock_ratios * default_mhz, default_mhz, top_mhz).mean(
-        axis=1
-    )
-    time = float(stretch @ (time_ratios - 1.0) / (stretch @ stretch))
-    power = 1.0 - float(fall @ (1.0 - power_ratios) / (fall @ fall))
-    return ClockShares(min(1.0, max(0.0, time)), min(1.0, max(0.0, power)))
+    if stretch[near].max(initial=0.0) < FALL_MIN:
+        near = np.ones_like(near)
+    stretch, clocks_mhz = stretch[near], clock_ratios[near] * default_mhz
+    time = float(stretch @ (time_ratios[near] - 1.0) / (stretch @ stretch))
+    voltage = public_voltage(counters.card, top_mhz)
+    power = float(_still(1.0 - voltage.dynamic(clocks_mhz, default_mhz), power_ratios[near]))
+    shares = ClockShares(min(1.0, max(0.0, time)), power)
+    return KnownJob(workload, counters, shares, ((default_mhz, 1.0), *drawn))
 
 
-def _switching_ratio(card: str, clocks_mhz: Floats, default_mhz: float, top_mhz: float) -> Floats:
-    """Dynamic power at each clock over that at default clocks, by the card's voltage curve."""
+def _still(fall: Floats, power: Floats) -> Floats:
+    """Least squares through default clocks: the share of the power that does not follow the clock.
+
+    `fall` (..., clocks) is what dynamic power loses, `power` (clocks,) a ratio.
+    """
+    found = 1.0 - (fall * (1.0 - power)).sum(axis=-1) / np.maximum(1e-9, (fall * fall).sum(axis=-1))
+    return np.asarray(np.clip(found, 0.0, 1.0))
+
+
+def public_voltage(card: str, top_mhz: float) -> Voltage:
+    """What is known of a card before any job ran on it; `top_mhz` is its highest clock."""
+    mean, _ = _public(card, top_mhz)
+    return Voltage(*mean)
+
+
+def _public(card: str, top_mhz: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Knee and slope, and standard deviations."""
     known = find_card(card)
-    knee_mhz, slope_per_ghz = KNEE_PRIOR_RATIO * top_mhz, SLOPE_PRIOR_PER_GHZ
-    if known is not None and known.knee_mhz is not None and known.slope_per_ghz is not None:
-        knee_mhz, slope_per_ghz = known.knee_mhz, known.slope_per_ghz
-    full = switching(np.array(default_mhz), knee_mhz, slope_per_ghz)
-    return switching(clocks_mhz, knee_mhz, slope_per_ghz) / full
+    if known is None or known.knee_mhz is None or known.slope_per_ghz is None:
+        means = KNEE_PRIOR_RATIO * top_mhz, SLOPE_PRIOR_PER_GHZ
+        return means, (KNEE_PRIOR_SD * top_mhz, SLOPE_PRIOR_SD)
+    return (known.knee_mhz, known.slope_per_ghz), (KNEE_SD_MHZ, SLOPE_SD)
+
+
+def _voltages(known: Sequence[KnownJob]) -> dict[str, Voltage]:
+    """By card, the voltage curve that explains best what all jobs drew on it. Each job has a share
+    of its own that does not follow the clock; knee and slope are the card's, near public ones.
+    """
+    of_card: dict[str, list[KnownJob]] = {}
+    for one in known:
+        if one.drawn:
+            of_card.setdefault(one.counters.card, []).append(one)
+    return {card: _fitted(card, jobs) for card, jobs in of_card.items()}
+
+
+def _fitted(card: str, jobs: Sequence[KnownJob]) -> Voltage:
+    top_mhz = max(one.drawn[0][0] / one.counters.clock_ratio for one in jobs)
+    mean, sd = _public(card, top_mhz)
+    pairs = np.stack(np.meshgrid(*[VOLTAGE_GRID] * 2), axis=-1).reshape(-1, 2)
+    pairs = np.maximum(0.0, np.array(mean) + pairs * sd)
+    grid = Voltage(pairs[:, :1], pairs[:, 1:])
+    cost = (((pairs - mean) / sd) ** 2).sum(axis=1)
+    for one in jobs:
+        (default_mhz, _), *lower = one.drawn
+        clocks, power = np.array(lower).T
+        fall = 1.0 - grid.dynamic(clocks, default_mhz)
+        left = 1.0 - power - (1.0 - _still(fall, power)[:, None]) * fall
+        cost += ((left / DRAWN_SD) ** 2).sum(axis=1)
+    knee_mhz, slope_per_ghz = pairs[int(cost.argmin())].tolist()
+    return Voltage(knee_mhz, slope_per_ghz)

@@ -32,7 +32,8 @@ def predicted_saving(
     )  # fmt: skip
     steps = int(highest_mhz / CLOCK_STEP_MHZ)
     clocks = [int(highest_mhz) - CLOCK_STEP_MHZ * i for i in range(steps - 1, -1, -1)]
-    found = first_saving(model.possible(counters), card, clock_mhz, clocks, budget)
+    voltage = model.voltage(card, highest_mhz)
+    found = first_saving(model.possible(counters), voltage, clock_mhz, clocks, budget)
     if found is None:
         return None
     saved, slower = found.saved, found.slowdown

@@ -16,7 +16,7 @@ from joulecut_engine.estimate.other_jobs import (
     Counters,
     KnownJob,
     OtherJobs,
-    measured_shares,
+    measured,
 )
 from joulecut_lab.study.fit import usable
 from joulecut_lab.study.row import Row, curves
@@ -76,14 +76,6 @@ def known_jobs(rows: Sequence[Row]) -> Iterator[KnownJob]:
             continue
         lower = [row for row in curve if LOWEST_RATIO * top.clock_mhz <= row.clock_mhz]
         lower = [row for row in lower if row.clock_mhz < top.clock_mhz]
-        shares = measured_shares(
-            np.array([[row.clock_mhz / top.clock_mhz] for row in lower]).reshape(-1, 1),
-            np.array([row.time_s / top.time_s for row in lower]),
-            np.array([row.power_w / top.power_w for row in lower]),
-            setting[0], default_mhz=top.clock_mhz, top_mhz=card.clock_max_mhz,
-        )  # fmt: skip
-        if shares is None:
-            continue
         counters = Counters(
             setting[0],
             min(1.0, top.clock_mhz / card.clock_max_mhz),
@@ -91,7 +83,15 @@ def known_jobs(rows: Sequence[Row]) -> Iterator[KnownJob]:
             gpu_ratio=1.0,
             kind=KINDS[top.which],
         )
-        yield KnownJob(hashed(" ".join(map(str, setting[:5]))), counters, shares)
+        job = measured(
+            hashed(" ".join(map(str, setting[:5]))), counters,
+            np.array([row.clock_mhz / top.clock_mhz for row in lower]),
+            np.array([row.time_s / top.time_s for row in lower]),
+            np.array([row.power_w / top.power_w for row in lower]),
+            default_mhz=top.clock_mhz, top_mhz=card.clock_max_mhz,
+        )  # fmt: skip
+        if job is not None:
+            yield job
 
 
 def _said(lessons: Sequence[KnownJob], kept: Sequence[KnownJob]) -> Iterator[str]:

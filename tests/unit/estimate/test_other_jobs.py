@@ -16,8 +16,10 @@ from joulecut_engine.estimate.other_jobs import (
     FromOtherJobs,
     KnownJob,
     OtherJobs,
+    Voltage,
     first_saving,
-    measured_shares,
+    measured,
+    public_voltage,
 )
 from joulecut_engine.estimate.physics import Physics
 
@@ -67,17 +69,40 @@ def fleet(count: int) -> list[KnownJob]:
 )
 def test_shares_are_those_of_the_curve(time: float, power: float, ratios: list[float]) -> None:
     clocks, truth = TOP_MHZ * np.array(ratios), curve(time, power)
-    at = np.array(ratios)[:, None]
-    found = measured_shares(
-        at, truth.time_s(clocks), truth.power_w(clocks), CARD, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ
-    )
+    found = shown_by(np.array(ratios), truth.time_s(clocks), truth.power_w(clocks)).shares
     assert found.time == pytest.approx(time, abs=1e-9)
     assert found.power == pytest.approx(power, abs=1e-9)
 
 
-def test_a_job_that_was_never_lowered_has_no_shares() -> None:
-    ratio, time, power = np.array([[0.99]]), np.array([1.01]), np.array([0.97])
-    assert measured_shares(ratio, time, power, CARD, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ) is None
+def test_a_job_that_was_never_lowered_teaches_nothing() -> None:
+    assert shown_by(np.array([0.99]), np.array([1.01]), np.array([0.97])) is None
+
+
+def shown_by(ratios, time, power, card: str = CARD, name: str = "job") -> KnownJob | None:
+    counters = Counters(card, 1.0, 0.9)
+    return measured(name, counters, ratios, time, power, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ)
+
+
+@pytest.mark.parametrize("knee_ratio", [0.55, 0.8])
+@pytest.mark.parametrize("slope_per_ghz", [0.3, 1.1])
+def test_jobs_of_a_card_share_its_voltage_curve_and_keep_shares_of_their_own(
+    knee_ratio: float, slope_per_ghz: float
+) -> None:
+    """Measured power of a new job on that card is then predicted, whatever the public prior."""
+    card, dice = Voltage(knee_ratio * TOP_MHZ, slope_per_ghz), np.random.default_rng(1)
+    ratios, shares, known = np.linspace(0.62, 0.97, 7), np.linspace(0.1, 0.5, 6), []
+    for number, still in enumerate(shares):
+        drawn = still + (1.0 - still) * card.dynamic(ratios * TOP_MHZ, TOP_MHZ)
+        noisy = drawn * (1.0 + dice.normal(0.0, 0.005, drawn.shape))
+        known.append(shown_by(ratios, 1.0 / ratios, noisy, name=f"job{number}"))
+    asked = TOP_MHZ * np.array([0.7, 0.8, 0.9])
+    truth = card.dynamic(asked, TOP_MHZ)
+    learnt, public = OtherJobs(known).voltage(CARD, TOP_MHZ), public_voltage(CARD, TOP_MHZ)
+    assert learnt.dynamic(asked, TOP_MHZ) == pytest.approx(truth, abs=0.04)
+    off = [np.abs(one.dynamic(asked, TOP_MHZ) - truth).mean() for one in (learnt, public)]
+    assert off[0] < 0.7 * off[1]
+    assert OtherJobs(known, learns=False).voltage(CARD, TOP_MHZ) == public
+    assert OtherJobs(known).voltage("NVIDIA A40", 1740.0) == public_voltage("NVIDIA A40", 1740.0)
 
 
 def test_probed_jobs_teach_what_physics_does_not_know() -> None:
@@ -121,7 +146,9 @@ def test_the_band_narrows_as_jobs_are_probed() -> None:
     asked = job(0.5).counters
 
     def width(known: list[KnownJob]) -> float:
-        found = first_saving(OtherJobs(known).possible(asked), CARD, TOP_MHZ, CLOCKS, 0.05)
+        model = OtherJobs(known)
+        voltage = model.voltage(CARD, TOP_MHZ)
+        found = first_saving(model.possible(asked), voltage, TOP_MHZ, CLOCKS, 0.05)
         return found.saved.high - found.saved.low
 
     assert width(fleet(40)) < 0.6 * width([])
@@ -147,8 +174,9 @@ def test_the_band_narrows_as_jobs_are_probed() -> None:
 def test_a_recommendation_keeps_its_budget_and_its_order(
     known: int, counters: Counters, default_mhz: float, budget: float
 ) -> None:
-    possible = OtherJobs(fleet(known)).possible(counters)
-    found = first_saving(possible, counters.card, default_mhz, CLOCKS, budget)
+    model = OtherJobs(fleet(known))
+    voltage = model.voltage(counters.card, CLOCKS[-1])
+    found = first_saving(model.possible(counters), voltage, default_mhz, CLOCKS, budget)
     if found is None:
         return
     assert found.clock_mhz in CLOCKS
@@ -161,8 +189,9 @@ def test_a_recommendation_keeps_its_budget_and_its_order(
 
 def test_without_a_lower_clock_there_is_no_recommendation() -> None:
     possible = OtherJobs(()).possible(job(0.5).counters)
-    assert first_saving(possible, CARD, 210.0, CLOCKS, 0.1) is None
-    assert first_saving(possible, CARD, TOP_MHZ, (1410,), 0.1) is None
+    voltage = public_voltage(CARD, TOP_MHZ)
+    assert first_saving(possible, voltage, 210.0, CLOCKS, 0.1) is None
+    assert first_saving(possible, voltage, TOP_MHZ, (1410,), 0.1) is None
 
 
 @given(
@@ -175,7 +204,8 @@ def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_defa
     time: float, power: float, default: int, card: str
 ) -> None:
     work = DefaultWork(card, default, int(TOP_MHZ), 0.02, 300.0)
-    made = FromOtherJobs({(0, "forward"): work}, {"forward": ClockShares(time, power)}, CLOCKS)
+    shares = {"forward": ClockShares(time, power)}
+    made = FromOtherJobs({(0, "forward"): work}, shares, CLOCKS, public_voltage)
     asked = Subject("job", "GPU-0", 0, "forward")
     clocks = made.known_clocks_mhz(asked)
     assert min(clocks) >= LOWEST_RATIO * default
@@ -184,14 +214,15 @@ def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_defa
     assert curve.time_s[above] == pytest.approx(0.02)
     assert curve.power_w[above] == pytest.approx(300.0)
     lower = np.array(clocks)[~above]
-    found = measured_shares(
-        lower[:, None] / default,
+    found = measured(
+        "job",
+        Counters(card, default / TOP_MHZ, 0.9),
+        lower / default,
         curve.time_s[~above] / 0.02,
         curve.power_w[~above] / 300.0,
-        card,
         default_mhz=default,
         top_mhz=TOP_MHZ,
-    )
+    ).shares
     assert (found.time, found.power) == pytest.approx((time, power), abs=1e-9)
     assert made.predict(Subject("job", "GPU-0", 1, "forward"), clocks) is None
 
