@@ -22,8 +22,9 @@ from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.formulation import priced
 from joulecut_engine.optimize.jitter import Noise, Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import assured
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import Goal
-from joulecut_engine.optimize.recorded import Recorded, iteration_times, recorded
+from joulecut_engine.optimize.recorded import Recorded, recorded
 from joulecut_engine.optimize.slow_part import slow_part
 from joulecut_engine.optimize.solver import Solver
 
@@ -57,7 +58,9 @@ class Job:
     def step_s(self, factors: Floats) -> Floats:
         """Seconds of each step with every operation `factors` (operations,) as long."""
         pipelines = self.seconds.shape[1]
-        times_s = iteration_times(self.graph, self.flat * factors).reshape(-1, pipelines)
+        times_s = (
+            levels_of(self.graph).iteration_times((self.flat * factors).T).reshape(-1, pipelines)
+        )
         slowest: Floats = times_s.max(axis=1)
         return slowest
 
@@ -93,7 +96,7 @@ def explained(one: Job) -> tuple[Floats, Floats]:
     for columns in _columns(one.graph).values():
         means[:, columns] = means[:, columns].mean(axis=1, keepdims=True)
     measured_s = one.measured_s.ravel()
-    by_means, by_own = (iteration_times(one.graph, each) for each in (means, one.flat))
+    by_means, by_own = (levels_of(one.graph).iteration_times(each.T) for each in (means, one.flat))
     return by_means / measured_s, by_own / measured_s
 
 

@@ -34,22 +34,22 @@ class LongestPaths:
             )
         graph = build(pipeline)
         self._levels = levels_of(graph)
-        operations = [graph.operations[i] for i in self._levels.operation]
         self._which = np.array(
-            [o.stage * len(self.kinds) + self.kinds.index(o.kind) for o in operations]
+            [o.stage * len(self.kinds) + self.kinds.index(o.kind) for o in graph.operations]
         )
         self._halves: dict[int, Floats] = {}  # normal deviates by number of draws
 
     def iteration_s(self, times_s: Floats) -> Floats:
         """Seconds of an iteration for every guess; `times_s` is (stages, kinds, guesses)."""
-        stages, kinds, guesses = times_s.shape
-        return self._levels.iteration_times(times_s.reshape(stages * kinds, guesses), self._which)
+        guesses = times_s.shape[-1]
+        return self._levels.iteration_times(times_s.reshape(-1, guesses)[self._which])
 
     def critical(self, times_s: Floats) -> tuple[float, Floats]:
         """The longest path of one guess (stages, kinds), and how many operations of each stage and
         kind it takes.
         """
-        length_s, counts = self._levels.critical(np.ascontiguousarray(times_s).ravel(), self._which)
+        length_s, taken = self._levels.critical(times_s.ravel()[self._which])
+        counts = np.bincount(self._which, taken, times_s.size).astype(np.float64)
         return length_s, counts.reshape(times_s.shape)
 
     def jittered_s(self, times_s: Floats, spread: float, draws: int = DRAWS) -> Floats:

@@ -9,11 +9,10 @@ import numpy as np
 from joulecut_controller.view import GpuView, JobState, PipelineTrace
 from joulecut_engine.graph import Graph
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.optimize.levels import Floats
+from joulecut_engine.optimize.levels import Floats, levels_of
 from joulecut_engine.optimize.recorded import (
     Recorded,
     by_operation,
-    iteration_times,
     misfit,
     recorded,
 )
@@ -61,7 +60,7 @@ def measured_graph(job: JobState, graph: Graph, held: MeasuredGraph | None) -> M
     if wrong:
         return replace(made, complaint=wrong)
     seconds = _seconds(job.measured.traces, graph)
-    modelled_s = iteration_times(graph, seconds)
+    modelled_s = levels_of(graph).iteration_times(seconds.T)
     ratio = float(np.median(_over_pipelines(job.measured.traces, modelled_s.tolist())))
     found = recorded(graph, seconds)
     uneven = float(found.factors.std()) >= UNEVEN_RATIO_MIN

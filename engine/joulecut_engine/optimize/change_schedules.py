@@ -23,7 +23,6 @@ from joulecut_engine.optimize.dwell import Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Problem
-from joulecut_engine.optimize.schedule import timed
 
 ENTRIES = 2_000_000  # operations x choices judged at once: 16 MB
 SHIFTS = (1, 2, 4)  # operations by which a neighbour's change comes earlier or later
@@ -258,12 +257,12 @@ class ChangeSchedules:
         lines, levels = self._lines, self._levels
         longest = max(len(line.operation) for line in lines)
         widest = max(len(line.clock_mhz) for line in lines)
-        row, rows = np.zeros((len(lines), longest), dtype=np.int64), np.argsort(levels.operation)
+        row = np.zeros((len(lines), longest), dtype=np.int64)
         seconds, asks = np.full((*row.shape, widest), np.inf), np.zeros_like(row)
         cost_j = np.full_like(seconds, np.inf)
         for gpu, line in enumerate(lines):
             count, width = line.seconds.shape
-            row[gpu, :count], asks[gpu, :count] = rows[line.operation], line.asks
+            row[gpu, :count], asks[gpu, :count] = line.operation, line.asks
             seconds[gpu, :count, :width], cost_j[gpu, :count, :width] = line.seconds, line.cost_j
         length = np.array([len(line.operation) for line in lines])
         columns = np.array([len(line.clock_mhz) for line in lines])
@@ -318,8 +317,9 @@ class ChangeSchedules:
 
     def timeline(self, choice: Ints) -> tuple[float, tuple[float, ...], int]:
         """Iteration time, starts by operation and number of changes of one choice (stages,)."""
-        time_s, starts_s = timed(self._problem, self.durations(choice[:, None])[:, 0].tolist())
-        ready_s, count = list(starts_s), 0
+        seconds, count = self.durations(choice[:, None])[:, 0], 0
+        starts_s, _ = self._levels.around(seconds)
+        time_s, ready_s = float((starts_s + seconds).max()), starts_s.tolist()
         for line, keys in zip(self._lines, self.keys(choice), strict=True):
             changed = line.operation[_changes(keys)].tolist()
             count += len(changed)
@@ -347,22 +347,19 @@ class ChangeSchedules:
 
     def iteration_times(self, choice: Ints) -> Floats:
         step = max(1, ENTRIES // len(self._problem.graph.operations))
-        rows = self._levels.operation
         parts = [
-            self._levels.iteration_times(
-                self.durations(choice[:, first : first + step])[rows], np.arange(len(rows))
-            )
+            self._levels.iteration_times(self.durations(choice[:, first : first + step]))
             for first in range(0, choice.shape[1], step)
         ]
         return np.concatenate(parts)
 
     def critical(self, choice: Ints) -> Floats:
-        return self._path(self.durations(choice[:, None])[:, 0])[1]
+        return self._levels.critical(self.durations(choice[:, None])[:, 0])[1]
 
     def longest(self, share: Floats) -> tuple[float, Floats]:
         """The makespan where each GPU mixes its schedules by shares (stages, schedules), and how
         often its longest path takes each operation."""
-        return self._path(self.mixed_s(share))
+        return self._levels.critical(self.mixed_s(share))
 
     def mixed_s(self, share: Floats) -> Floats:
         """Seconds by operation of such a mixture."""
@@ -370,13 +367,6 @@ class ChangeSchedules:
         for line, table, mine in zip(self._lines, self._seconds, share, strict=True):
             seconds[line.operation] = table @ mine[: table.shape[1]]
         return seconds
-
-    def _path(self, seconds: Floats) -> tuple[float, Floats]:
-        rows = self._levels.operation
-        longest_s, counts = self._levels.critical(seconds[rows], np.arange(len(rows)))
-        weight = np.empty(len(rows))
-        weight[rows] = counts
-        return longest_s, weight
 
     def lengths(self, weight: Floats) -> Floats:
         lengths = np.full_like(self.cost_j, np.inf)

@@ -111,8 +111,7 @@ def _priced(
     for column, step in enumerate(steps):
         for i, option in step.items():
             seconds[i, column] = option.time_s
-    levels = levels_of(problem.graph)
-    times_s = levels.iteration_times(seconds, levels.operation)
+    times_s = levels_of(problem.graph).iteration_times(seconds)
     least_s = goal.deadline_s if goal.waits else 0.0
     found: list[ClockStep | None] = []
     for step, then_s in zip(steps, times_s.tolist(), strict=True):

@@ -180,24 +180,8 @@ class Computation:
         by_operation = best[self.network.row].tolist()
         menus = self.problem.options
         clocks = tuple([menu[k] for menu, k in zip(menus, by_operation, strict=True)])
-        timed, bound_j = self._timed(best), self.bound_j(goal, relaxed)
-        return solution(self.problem, goal, "computation", clocks, bound_j, timed=timed)
-
-    def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:
-        """As `schedule.makespan`, to the last bit: same sums in the same order."""
-        network = self.network
-        seconds = self._seconds[network.curve, choice]
-        starts_s = network.around(seconds)[0]
-        return float((starts_s + seconds).max()), tuple(starts_s[network.row].tolist())
-
-    @cached_property
-    def _seconds(self) -> Floats:
-        """(curves, options), padded with 0."""
-        curves = self.network.curves.distinct
-        table = np.zeros((len(curves), max(len(c.time_s) for c in curves)))
-        for row, curve in zip(table, curves, strict=True):
-            row[: len(curve.time_s)] = curve.time_s
-        return table
+        bound_j = self.bound_j(goal, relaxed)
+        return solution(self.problem, goal, "computation", clocks, bound_j)
 
     def time_price_w(self, goal: Goal) -> float:
         return 0.0 if goal.waits else self.problem.time_price_w

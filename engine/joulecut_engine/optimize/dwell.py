@@ -70,14 +70,12 @@ def spacing(
     levels: Levels, order: Ints, fastest_s: Floats, work_s: Floats, dwell_s: float
 ) -> Spacing:
     """Of the GPU whose operations are `order`; `fastest_s` is by operation of the graph."""
-    row = np.argsort(levels.operation)[order]
-    seconds = fastest_s[levels.operation]
     dwell_s *= 1 - TOLERANCE
     starts_s, tails_s = levels.around(fastest_s)
     head_s, tail_s = starts_s[order], tails_s[order]
-    place = np.full(len(seconds), -1, dtype=np.int64)
-    place[row] = np.where(work_s.max(axis=1) > 0.0, np.arange(len(order)), -1)
-    next_safe = _next_safe(seconds, levels.begins, levels.before, row, place, dwell_s)
+    place = np.full(len(fastest_s), -1, dtype=np.int64)
+    place[order] = np.where(work_s.max(axis=1) > 0.0, np.arange(len(order)), -1)
+    next_safe = _next_safe(fastest_s, levels.begins, levels.before, order, place, dwell_s)
     beyond = np.searchsorted(np.maximum.accumulate(head_s), dwell_s - tail_s)
     next_safe = np.where(next_safe < 0, len(order) + beyond, next_safe)
     return Spacing(next_safe, head_s, tail_s, work_s, dwell_s)

@@ -78,7 +78,7 @@ class Trials:
         self._levels = levels_of(problem.graph)
         self._link = np.argsort(self._levels.edges[:, 1], kind="stable")  # as `before`
         operations = problem.graph.operations
-        self._stage: Ints = np.array([operations[i].stage for i in self._levels.operation])
+        self._stage: Ints = np.array([operation.stage for operation in operations])
         self._stages = len(problem.blocking_power_w)
         crossing = [operations[a].stage != operations[b].stage for a, b in problem.graph.edges]
         self._crossing: Ints = np.flatnonzero(crossing)
@@ -152,12 +152,8 @@ class Trials:
         the sum over draws of d end / d mean: its factor in every draw in which it lies on the
         longest path; zeros where that is not to be `traced`.
         """
-        levels = self._levels
-        by_row, weight = np.zeros(levels.size), np.empty(levels.size)
-        mean_s = mean_s[levels.operation]
-        path = levels.begins, levels.before, self._link
-        _run(*path, mean_s, factor, delay_s, times_s, by_row, traced)
-        weight[levels.operation] = by_row
+        path, weight = (self._levels.begins, self._levels.before), np.zeros(self._levels.size)
+        _run(*path, self._link, mean_s, factor, delay_s, times_s, weight, traced)
         return weight
 
     def _luck(self, siblings: range) -> tuple[Floats, Floats]:
@@ -171,7 +167,7 @@ class Trials:
 
     def _draw(self, dice: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
         if self.noise.recorded is not None:
-            factors = self.noise.recorded.factors[:, self._levels.operation]
+            factors = self.noise.recorded.factors
             factor = factors[dice.integers(len(factors), size=draws)]
         else:
             factor = _log_normal(dice, self.noise.operation, (draws, self._levels.size))

@@ -12,7 +12,7 @@ import numpy as np
 
 from joulecut_engine.graph import Graph
 from joulecut_engine.graph.pipeline import SENDS
-from joulecut_engine.optimize.levels import Floats, levels_of
+from joulecut_engine.optimize.levels import Floats
 
 # By stage: seconds of its operations of one kind, in the order they ran.
 StageTimes = Mapping[str, Sequence[float] | Floats]
@@ -70,12 +70,6 @@ def by_operation(graph: Graph, pipelines: Sequence[Sequence[StageTimes]]) -> Flo
     for (stage, kind), columns in _columns(graph).items():
         seconds[:, columns] = np.stack([stages[stage][kind] for stages in pipelines])
     return seconds
-
-
-def iteration_times(graph: Graph, seconds: Floats) -> Floats:
-    """The longest path of each row of `seconds` (pipelines, operations), in seconds."""
-    levels = levels_of(graph)
-    return levels.iteration_times(seconds.T, levels.operation)
 
 
 def recorded(graph: Graph, seconds: Floats) -> Recorded:

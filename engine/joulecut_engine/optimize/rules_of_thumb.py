@@ -45,7 +45,7 @@ def between(lines: Lines, deadline_s: float, price_w: float) -> tuple[ClockOptio
     For each time that some GPU works at some clock every GPU takes the slowest that keeps within
     it; of these the plan of least cost + price x time within the deadline. Empty without one.
     """
-    tables, size = [], len(lines.levels.operation)
+    tables, size = [], lines.levels.size
     for line in lines.lines:
         asked, width = np.unique(line.asks), line.seconds.shape[1]
         keys = np.tile(np.arange(width), (len(line.asks), 1))
@@ -65,8 +65,7 @@ def between(lines: Lines, deadline_s: float, price_w: float) -> tuple[ClockOptio
         duration_s[line.operation] = seconds[:, column]
         value_j += cost_j.sum(axis=0)[column]
         chosen.append(column)
-    rows = lines.levels.operation
-    times_s = lines.levels.iteration_times(duration_s[rows], np.arange(size))
+    times_s = lines.levels.iteration_times(duration_s)
     on_time = np.isfinite(times_s) & (times_s <= deadline_s * (1 + EXACT))
     value_j = np.where(on_time, value_j + price_w * np.where(on_time, times_s, 0.0), np.inf)
     if not len(value_j) or not np.isfinite(value_j).any():

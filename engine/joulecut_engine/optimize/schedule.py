@@ -7,33 +7,20 @@ longest paths, whatever search found them.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from operator import add
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import SENDS, Granularity
-from joulecut_engine.optimize.levels import Floats, levels_of
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 
 def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tuple[float, ...]]:
     """Iteration time and the start of each operation, in seconds, all as early as possible."""
-    return timed(problem, [option.time_s for option in clocks])
-
-
-def timed(problem: Problem, time_s: list[float]) -> tuple[float, tuple[float, ...]]:
-    """The same, from seconds by operation."""
-    start_s = [0.0] * len(time_s)
-    for first, second in problem.graph.edges:  # sorted: what `first` waits for came before
-        start_s[second] = max(start_s[second], start_s[first] + time_s[first])
-    return max(map(add, start_s, time_s)), tuple(start_s)
-
-
-def iteration_times(problem: Problem, duration_s: Floats) -> Floats:
-    """Makespans of many schedules at once: `duration_s` (operations, K) gives (K,) seconds."""
-    levels = levels_of(problem.graph)
-    return levels.iteration_times(duration_s, levels.operation)
+    seconds = np.array([option.time_s for option in clocks])
+    start_s, _ = levels_of(problem.graph).around(seconds)
+    return float((start_s + seconds).max()), tuple(start_s.tolist())
 
 
 def energy(problem: Problem, clocks: Sequence[ClockOption], iteration_time_s: float) -> float:

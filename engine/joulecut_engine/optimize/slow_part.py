@@ -107,7 +107,7 @@ class _WhatIf:
         return SlowPart(row, stage, _cause(factors), delay_ratio, float(np.median(factors)))
 
     def _times(self, seconds: Floats) -> Floats:
-        return self._levels.iteration_times(seconds.T, self._levels.operation)
+        return self._levels.iteration_times(seconds.T)
 
 
 def _cause(factors: Floats) -> Cause:

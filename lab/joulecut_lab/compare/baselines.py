@@ -13,8 +13,9 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.power_limit import under_limit
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import NoCommonClock, Problem
-from joulecut_engine.optimize.schedule import energy, iteration_times
+from joulecut_engine.optimize.schedule import energy
 
 Clocks = tuple[ClockOption, ...]  # by operation
 Menus = tuple[tuple[ClockOption, ...], ...]
@@ -139,7 +140,7 @@ def timed(problem: Problem, plans: Sequence[Clocks]) -> list[Timed]:
     if not plans:
         return []
     duration_s = np.array([[option.time_s for option in clocks] for clocks in plans]).T
-    times_s = iteration_times(problem, duration_s).tolist()
+    times_s = levels_of(problem.graph).iteration_times(duration_s).tolist()
     return [
         Timed(time_s, energy(problem, clocks, time_s), clocks)
         for clocks, time_s in zip(plans, times_s, strict=True)

@@ -24,7 +24,7 @@ from joulecut_controller.plan.traces import delay_of
 from joulecut_controller.view import PipelineTrace
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph import Graph, build
-from joulecut_engine.optimize.recorded import iteration_times
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.solver import Solver
 from joulecut_wire import reports
 
@@ -50,7 +50,7 @@ def lengths(iterations: int, spread: float) -> Floats:
 
 def traces(seconds: Floats, graph: Graph = GRAPH) -> tuple[PipelineTrace, ...]:
     made = []
-    times_s = BESIDE_RATIO * iteration_times(GRAPH, seconds)
+    times_s = BESIDE_RATIO * levels_of(GRAPH).iteration_times(seconds.T)
     for number, (row, measured_s) in enumerate(zip(seconds, times_s.tolist(), strict=True)):
         stages: list[dict[str, list[float]]] = [{} for _ in graph.order]
         orders: list[tuple[str, ...]] = []
@@ -99,8 +99,8 @@ def test_a_plan_of_uneven_work_keeps_its_budget_on_iterations_to_come() -> None:
         slower.append(option.time_s / usual.time_s)
     later = seconds[200:]
     ratio = (
-        iteration_times(GRAPH, later * np.array(slower)).mean()
-        / iteration_times(GRAPH, later).mean()
+        levels_of(GRAPH).iteration_times((later * np.array(slower)).T).mean()
+        / levels_of(GRAPH).iteration_times(later.T).mean()
     )
     assert 1.0 < ratio < 1.023
 

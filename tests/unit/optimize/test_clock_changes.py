@@ -18,6 +18,7 @@ from joulecut_engine.optimize.change_timing import changes_of, shortest_stretch_
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.k_change_dp import LAYERS_MAX, cheapest
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import (
     ChangeLimits,
     Goal,
@@ -26,7 +27,7 @@ from joulecut_engine.optimize.problem import (
     Problem,
     Solution,
 )
-from joulecut_engine.optimize.schedule import baseline, iteration_times
+from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver, solve
 
 FEW = 400  # plans that a property tries one by one
@@ -215,7 +216,7 @@ def fastest_s(problem: Problem, most: int) -> float:
     for schedules in itertools.product(*legal):
         clocks = {i: option for one in schedules for i, option in one.items()}
         seconds.append([clocks[i].time_s for i in range(len(menus))])
-    return float(iteration_times(problem, np.array(seconds).T).min())
+    return float(levels_of(problem.graph).iteration_times(np.array(seconds).T).min())
 
 
 def test_the_fastest_plan_where_times_do_not_fall_with_the_clock() -> None:

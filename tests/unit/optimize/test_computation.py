@@ -22,12 +22,12 @@ from joulecut_engine.graph.pipeline import (
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.formulation import problem as build
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
 from joulecut_engine.optimize.schedule import (
     baseline,
     energy,
     floor_j,
-    iteration_times,
     makespan,
 )
 from joulecut_engine.optimize.solver import Solver, solve
@@ -187,7 +187,7 @@ def test_many_makespans_at_once_are_the_single_ones(problem: Problem, data: st.D
         tuple(data.draw(st.sampled_from(options)) for options in problem.options) for _ in range(3)
     ]
     durations = np.array([[option.time_s for option in clocks] for clocks in choices]).T
-    times = iteration_times(problem, durations)
+    times = levels_of(problem.graph).iteration_times(durations)
     for clocks, time_s in zip(choices, times, strict=True):
         assert makespan(problem, clocks)[0] == pytest.approx(float(time_s), rel=1e-12)
         assert pipelines.run_times(problem, clocks) == pytest.approx(float(time_s), rel=1e-12)

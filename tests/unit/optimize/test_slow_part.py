@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.optimize.recorded import by_operation, iteration_times, misfit, recorded
+from joulecut_engine.optimize.levels import levels_of
+from joulecut_engine.optimize.recorded import by_operation, misfit, recorded
 from joulecut_engine.optimize.slow_part import DELAY_RATIO_MIN, slow_part
 
 Floats = NDArray[np.float64]
@@ -35,7 +36,7 @@ def columns(graph: Graph, **wanted: int) -> list[int]:
 
 
 def named(graph: Graph, seconds: Floats, beside_s: Any = 0.0) -> tuple[str, str] | None:
-    found = slow_part(graph, seconds, iteration_times(graph, seconds) + beside_s)
+    found = slow_part(graph, seconds, levels_of(graph).iteration_times(seconds.T) + beside_s)
     return (found.name, found.cause) if found else None
 
 
@@ -87,9 +88,9 @@ def test_of_two_pipelines_neither_is_the_odd_one() -> None:
 def test_a_delay_is_what_the_peers_time_would_save(graph: Graph) -> None:
     seconds = np.ones((PIPELINES, len(graph.operations)))
     seconds[1, columns(graph, stage=0)] = 1.5
-    found = slow_part(graph, seconds, iteration_times(graph, seconds))
-    before_s, usual_s = iteration_times(graph, seconds).max(), iteration_times(graph, seconds[:1])
-    assert found.delay_ratio == pytest.approx(1.0 - float(usual_s[0]) / before_s)
+    times_s = levels_of(graph).iteration_times(seconds.T)
+    found = slow_part(graph, seconds, times_s)
+    assert found.delay_ratio == pytest.approx(1.0 - float(times_s[0] / times_s.max()))
     assert found.delay_ratio > DELAY_RATIO_MIN
     assert found.factor == pytest.approx(1.5)
 
