@@ -26,7 +26,9 @@ COPIED = 0.3  # of the parts: they take a clock that the GPU has elsewhere
 class Board(NamedTuple):
     """One problem, by GPU. `row` is the row of each operation, in order, in the graph's levels;
     `asks` is the operation whose clock it has. `seconds` and `cost_j` are (GPUs, operations,
-    columns), infinite where a clock was not measured.
+    columns), infinite where a clock was not measured. `works` is 1 for an operation that occupies
+    its GPU, 0 for a send. `next_safe` is the place after each change at which every plan has kept
+    the dwell (`dwell`).
     """
 
     row: Ints
@@ -35,17 +37,20 @@ class Board(NamedTuple):
     columns: Ints
     seconds: Floats
     cost_j: Floats
+    works: Floats
+    next_safe: Ints
     begins: Ints
     before: Ints
     last: Ints
 
 
 class Rules(NamedTuple):
-    """What plans must keep: iteration time, changes of a GPU. What counts: a change in seconds and
-    joules, watts for each second of iteration time and for being late."""
+    """What plans must keep: iteration time, changes of a GPU, dwell. What counts: a change in
+    seconds and joules, watts for each second of iteration time and for being late."""
 
     deadline_s: float
     most: int
+    dwell_s: float
     change_s: float
     change_j: float
     price_w: float
@@ -153,9 +158,26 @@ def _weighed(
         added_j += board.cost_j[gpu, k, mine[k]] - board.cost_j[gpu, k, old[k]]
         step.row[touched], step.was_s[touched], step.new_s[touched] = at, busy_s[at], to_s
         touched += 1
-    if changes > rules.most:
+    if changes > rules.most or not _dwells(mine, gpu, board, rules.dwell_s):
         return 0, 0.0, False
     return touched, added_j, slower
+
+
+@compiled
+def _dwells(mine: NDArray[np.int16], gpu: int, board: Board, dwell_s: float) -> bool:
+    """Whether the schedule of a GPU keeps the dwell in every plan, over the end of the iteration
+    too."""
+    size, first, last, own_s = board.length[gpu], -1, -1, 0.0
+    for at in range(2 * size if dwell_s > 0.0 else 0):
+        k = at % size
+        if mine[k] != mine[k - 1 if k > 0 else size - 1]:
+            if last >= 0 and at < board.next_safe[gpu, last] and own_s < dwell_s:
+                return False
+            if at == first + size:
+                return True
+            first, last, own_s = at if first < 0 else first, at, 0.0
+        own_s += board.works[gpu, k] * board.seconds[gpu, k, mine[k]]
+    return True
 
 
 @compiled

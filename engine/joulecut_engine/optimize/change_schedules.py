@@ -46,6 +46,15 @@ class _Line:
     measured: bool  # everywhere
 
 
+class _Schedule(NamedTuple):
+    """What the operations of a GPU take and cost, changes included."""
+
+    keys: Keys
+    seconds: Floats
+    busy_s: float
+    cost_j: float
+
+
 class Lines(NamedTuple):
     """What all tables of one problem and dwell share; by stage."""
 
@@ -83,8 +92,7 @@ class ChangeSchedules:
             for stage, line in enumerate(self._lines)
         ]
         self._turns = [_turns(one) for one in self._spacings] or [{}] * len(self._lines)
-        self._known: list[dict[bytes, Keys]] = [{} for _ in self._lines]
-        self._prices: list[tuple[Floats, Floats]] = []  # of known schedules, by stage
+        self._known: list[dict[bytes, _Schedule]] = [{} for _ in self._lines]
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
                 if np.isfinite(line.cost_j[:, column]).all():
@@ -97,47 +105,13 @@ class ChangeSchedules:
         for stage, known in enumerate(self._known):
             if not known:
                 raise NoCommonClock(stage)
-        self._prices = [self._priced_all(stage) for stage in range(len(self._lines))]
-        width = max(seconds.shape[1] for seconds, _ in self._prices)
-        self.cost_j = np.full((len(self._lines), width), np.inf)
+        self.cost_j = np.full((len(self._lines), max(map(len, self._known))), np.inf)
         self._seconds, self._schedules = [], []
-        for stage, (seconds, cost_j) in enumerate(self._prices):
-            order = np.argsort(seconds.sum(axis=0), kind="stable")
-            self.cost_j[stage, : len(order)] = cost_j[order]
-            self._seconds.append(np.ascontiguousarray(seconds[:, order]))
-            keys = list(self._known[stage].values())
-            self._schedules.append([keys[k] for k in order])
-
-    def known(self) -> list[dict[bytes, Keys]]:
-        """The schedules so far, for `forget`."""
-        return [dict(known) for known in self._known]
-
-    def forget(self, known: list[dict[bytes, Keys]], keys: Sequence[Keys]) -> None:
-        """Leaves these known ones alone and those of one plan in the table."""
-        mine = [{one.tobytes(): one} for one in keys]
-        self._known = [before | own for before, own in zip(known, mine, strict=True)]
-        self._prices = []
-        self.tabulate()
-
-    def _priced_all(self, stage: int) -> tuple[Floats, Floats]:
-        """Of each known schedule of a stage; those of the table are priced already."""
-        before = self._prices[stage] if self._prices else None
-        new = list(self._known[stage].values())[0 if before is None else len(before[1]) :]
-        if before is not None and not new:
-            return before
-        found = self._priced(stage, np.stack(new, axis=1))
-        if before is None:
-            return found
-        return np.hstack([before[0], found[0]]), np.concatenate([before[1], found[1]])
-
-    def _priced(self, stage: int, keys: Keys) -> tuple[Floats, Floats]:
-        """Seconds (operations, K) and joules (K,) of schedules (operations, K)."""
-        line, limits = self._lines[stage], self._limits
-        seconds = np.take_along_axis(line.seconds, keys, axis=1)
-        cost_j = np.take_along_axis(line.cost_j, keys, axis=1).sum(axis=0)
-        changed = keys != np.roll(keys, 1, axis=0)
-        seconds += limits.cost_s * changed
-        return seconds, cost_j + limits.cost_j * changed.sum(axis=0)
+        for stage, known in enumerate(self._known):
+            mine = sorted(known.values(), key=lambda one: one.busy_s)
+            self.cost_j[stage, : len(mine)] = [one.cost_j for one in mine]
+            self._seconds.append(np.stack([one.seconds for one in mine], axis=1))
+            self._schedules.append([one.keys for one in mine])
 
     def add_cheapest(self, price_w: Floats, cost_weight: float = 1.0) -> float:
         """Adds each GPU's schedule of least cost + price x time; returns the sum of these leasts,
@@ -204,17 +178,22 @@ class ChangeSchedules:
         line, limits = self._lines[stage], self._limits
         keys = keys[line.asks]
         if keys.tobytes() in self._known[stage]:
-            return self._known[stage][keys.tobytes()]
+            return self._known[stage][keys.tobytes()].keys
         changes = _changes(keys)
         if len(changes) > limits.per_iteration:
             return None
         if keys.min() < 0:  # a clock that another beats, or that this GPU does not have
             return None
-        if not (line.measured or np.isfinite(line.seconds[np.arange(len(keys)), keys]).all()):
+        at = np.arange(len(keys)), keys
+        seconds, cost_j = line.seconds[at], float(line.cost_j[at].sum())
+        if not (line.measured or math.isfinite(cost_j)):
             return None
         if self._spacings and len(changes) and not self._spacings[stage].kept(keys, changes):
             return None
-        self._known[stage][keys.tobytes()] = keys
+        seconds[changes] += limits.cost_s
+        cost_j += limits.cost_j * len(changes)
+        known = _Schedule(keys, seconds, float(seconds.sum()), cost_j)
+        self._known[stage][keys.tobytes()] = known
         return keys
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
@@ -245,13 +224,6 @@ class ChangeSchedules:
         found, value_j = annealed(board, rules, packed, warm * unit_j, COLD * unit_j, steps, seed)
         return [one[: len(mine)] for one, mine in zip(found, keys, strict=True)], value_j
 
-    def add_schedules(self, schedules: Sequence[Keys]) -> list[Keys] | None:
-        """Adds the schedules of a plan as they are known from now on; None where one is not within
-        the limits."""
-        found = [self._add(stage, np.ascontiguousarray(one)) for stage, one in enumerate(schedules)]
-        known = [one for one in found if one is not None]
-        return known if len(known) == len(found) else None
-
     @cached_property
     def _board(self) -> Board:
         lines, levels = self._lines, self._levels
@@ -259,15 +231,18 @@ class ChangeSchedules:
         widest = max(len(line.clock_mhz) for line in lines)
         row = np.zeros((len(lines), longest), dtype=np.int64)
         seconds, asks = np.full((*row.shape, widest), np.inf), np.zeros_like(row)
-        cost_j = np.full_like(seconds, np.inf)
+        cost_j, works, next_safe = np.full_like(seconds, np.inf), np.zeros(row.shape), row.copy()
         for gpu, line in enumerate(lines):
             count, width = line.seconds.shape
+            works[gpu, :count] = line.work_s.max(axis=1) > 0.0
+            if self._spacings:
+                next_safe[gpu, :count] = self._spacings[gpu].next_safe
             row[gpu, :count], asks[gpu, :count] = line.operation, line.asks
             seconds[gpu, :count, :width], cost_j[gpu, :count, :width] = line.seconds, line.cost_j
         length = np.array([len(line.operation) for line in lines])
         columns = np.array([len(line.clock_mhz) for line in lines])
         graph = (levels.begins, levels.before, levels.last)
-        return Board(row, length, asks, columns, seconds, cost_j, *graph)
+        return Board(row, length, asks, columns, seconds, cost_j, works, next_safe, *graph)
 
     @property
     def _unit_j(self) -> float:
@@ -290,7 +265,7 @@ class ChangeSchedules:
         for keys in self._keys_of(clocks):
             higher = np.minimum(keys + steps, keys.max())
             moved.append(np.where(keys < keys.max(), higher, keys).astype(np.int16))
-        return self._options(moved)
+        return self.options(moved)
 
     def _keys_of(self, clocks: Sequence[ClockOption]) -> list[Keys]:
         found = []
@@ -303,9 +278,9 @@ class ChangeSchedules:
 
     def clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
         """The option of each operation, by graph index, under one choice (stages,)."""
-        return self._options(self.keys(choice))
+        return self.options(self.keys(choice))
 
-    def _options(self, schedules: Sequence[Keys]) -> tuple[ClockOption, ...]:
+    def options(self, schedules: Sequence[Keys]) -> tuple[ClockOption, ...]:
         """Empty where a clock was not measured."""
         chosen: list[ClockOption | None] = [None] * len(self._problem.graph.operations)
         for line, keys in zip(self._lines, schedules, strict=True):

@@ -3,8 +3,8 @@
 A GPU's whole clock schedule is one choice, and there are too many to list. So schedules are made as
 they are needed, under prices of time (`schedule_prices`), which prove a bound as well. Plans are
 one schedule for each GPU, searched by descent (`choice_search`) and judged by exact longest paths;
-neighbours of the best plan join the table until none is better. Where no dwell has to be kept,
-`annealing` goes on from there. `gpu` is the case without a change: all schedules are known.
+neighbours of the best plan join the table until none is better, and `annealing` goes on from there.
+`gpu` is the case without a change: all schedules are known.
 
 More freedom never costs: a search begins with the answers of the next coarser questions (fewer
 changes, a longer dwell) and with what rules of thumb and a clock per operation come to where that
@@ -49,13 +49,9 @@ ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
 ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
 SEED = 7
-SCHEDULES_MAX = 150  # of a GPU: more slow every step down, and neighbours of old plans are left out
 # Where every trial is many drawn iterations.
 ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
-# The search begins again at shaken prices so many times: without a dwell (annealing follows), with
-# one, before a margin. 12 in place of the first two take 2.5 times as long for 0.06 points.
-KICKS, KICKS_DWELL, KICKS_START = 4, 6, 6
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
 ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
@@ -93,7 +89,6 @@ class ClockChanges:
         self._answers: dict[tuple[Goal, Effort], Solution] = {}
         most, dwell_s = limits.per_iteration, limits.min_dwell_s
         self._lines = lines_of(computation.problem, dwell_s)
-        self._kicks = KICKS_DWELL if dwell_s else KICKS
         self._rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
         self._between = RUNGS[0] < most < RUNGS[-1] and most not in RUNGS
         self._coarser = list(self._searched_before())
@@ -122,13 +117,12 @@ class ClockChanges:
         fastest = search.best(np.stack(starts, axis=1))
         floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
         if self.limits.per_iteration and time_s > floor_s * (1 + SMALL):
-            keys, weight = table.keys(fastest), table.critical(fastest)
-            prices = Prices(table, table, Task(time_s, 1.0, floor_s, cost_weight=0.0), weight, 1.0)
+            prices = Prices(
+                table, table, Task(time_s, 1.0, floor_s, 0.0), table.critical(fastest), 1.0
+            )
+            keys = table.keys(fastest)
             prices.improve(ROUNDS)
-            search = ChoiceSearch(table, Task(math.inf, 1.0, cost_weight=0.0), prices.weights)
-            starts = [table.index(keys)[:, None], prices.charged()]
-            fastest = search.best(np.concatenate(starts, axis=1))
-            fastest = self._kicked(table, search, fastest, prices, (), KICKS, SEED)
+            fastest, _ = self._climbed(table, search.again(), table.index(keys))
         self._quickest = table.clocks(fastest)
         self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
 
@@ -167,12 +161,12 @@ class ClockChanges:
             answers = self._one_clock(goal, relaxed, known, cases)
             *_, found = itertools.islice(answers, 2 if cases else 1)
         elif self._between:
-            found = self._solved(goal, relaxed, known, ROUNDS_POINT, None, SEED)
+            found = self._solved(goal, relaxed, known, ROUNDS_POINT, None)
         else:
             known += self._rules(goal, relaxed)
             rounds = ROUNDS_POINT if effort == "point" else self._rounds
-            kicks = {"point": 0, "start": KICKS_START}.get(effort, self._kicks)
-            found = self._solved(goal, relaxed, known, rounds, kicks, SEED)
+            runs = 0 if effort == "point" else ANNEALED
+            found = self._solved(goal, relaxed, known, rounds, runs)
         self._answers[key] = found
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -185,7 +179,7 @@ class ClockChanges:
         # A little reserve everywhere, for the search to move where it is needed.
         table, _ = self._table(clocks)
         clocks += [table.faster(clocks[0], steps) for steps in RESERVES]
-        plan = self._solved(goal, relaxed, clocks, ROUNDS_DRAWN, 0, SEED, limit)
+        plan = self._solved(goal, relaxed, clocks, ROUNDS_DRAWN, 0, limit=limit)
         return bounded(plan, found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
@@ -199,9 +193,9 @@ class ClockChanges:
             return
         for number in itertools.count(1):
             rounds = ROUNDS * (1 + number)
-            found = better(
-                found, self._solved(goal, relaxed, (found.clocks,), rounds, KICKS, SEED + number)
-            )
+            hints = (found.clocks,)
+            other = self._solved(goal, relaxed, hints, rounds, ANNEALED, SEED + number)
+            found = better(found, other)
             yield found
 
     def _coarser_plans(self, goal: Goal, relaxed: Relaxation, effort: Effort) -> Iterator[Solution]:
@@ -264,11 +258,11 @@ class ClockChanges:
         relaxed: Relaxation,
         hints: Sequence[Clocks],
         rounds: int,
-        kicks: int | None,
-        seed: int,
+        runs: int | None,
+        seed: int = SEED,
         limit: Limit | None = None,
     ) -> Solution:
-        """Without `kicks` the best of `hints`, with a bound."""
+        """`runs` of annealing follow the descent; None is the best of `hints`, with a bound."""
         # Without a dwell nothing is cheaper than what takes `cheapest_s`.
         latest_s = self._slowest_s if self.limits.min_dwell_s else self.cheapest_s
         deadline_s = max(self.fastest_s, min(goal.deadline_s, latest_s))
@@ -284,7 +278,7 @@ class ClockChanges:
         prices = Prices(table, judge, task, *flow)
         prices.improve(rounds)
         starts = [table.index(keys)[:, None] for keys in plans]
-        if kicks is None:
+        if runs is None:
             known = np.concatenate(starts, axis=1)
             best = known[:, int(np.argmin(search.again().values_j(known)))]
             return self._solution(goal, table, best, prices.bound_j, relaxed)
@@ -292,55 +286,20 @@ class ClockChanges:
         few = STARTS if limit is None else STARTS_DRAWN
         starts.append(prices.charged())
         best = search.best(np.concatenate(starts, axis=1), few)
-        late_w = LATE * max(relaxed.deadline_price_w + price_w, table.stake_j / deadline_s)
-        rules = Rules(
-            deadline_s * (1 + DEADLINE_TOLERANCE),
-            self.limits.per_iteration,
-            self.limits.cost_s,
-            self.limits.cost_j,
-            price_w,
-            late_w,
-        )
-        free = limit is None and not self._lines.spacings
-        best = self._kicked(
-            table, search, best, prices, plans[1:][:kicks], kicks, seed, rules if free else None
-        )
-        return self._solution(goal, table, best, prices.bound_j, relaxed)
-
-    def _kicked(
-        self,
-        table: ChangeSchedules,
-        search: ChoiceSearch,
-        best: Ints,
-        prices: Prices,
-        plans: Sequence[Sequence[Keys]],
-        kicks: int,
-        seed: int,
-        rules: Rules | None = None,
-    ) -> Ints:
-        """From a choice in time to the best that climbs from it, from these plans and from what
-        each GPU would choose at other prices, reach."""
-        first = table.known()
         best, search = self._climbed(table, search, best)
-        dice = np.random.default_rng(seed)
-        for number in range(kicks):
-            keys, value_j = table.keys(best), search.value_j(best)
-            if table.cost_j.shape[1] > SCHEDULES_MAX:
-                table.forget(first, keys)
-            if number < len(plans):
-                search = search.again()
-                other = table.index(plans[number])
-            else:
-                starts, search = prices.charged(dice), search.again()
-                other = starts[:, int(np.argmin(search.values_j(starts)))]
-            if math.isfinite(search.value_j(other)):
-                other, search = self._climbed(table, search, other)
-            best = table.index(keys)
-            if search.value_j(other) < value_j * (1 - SMALL):
-                best = other
-        if rules is not None and kicks:
-            best = self._annealed(table, search.again(), best, prices, seed, rules)
-        return best
+        if runs:
+            late_w = LATE * max(relaxed.deadline_price_w + price_w, table.stake_j / deadline_s)
+            rules = Rules(
+                deadline_s * (1 + DEADLINE_TOLERANCE),
+                self.limits.per_iteration,
+                float(self.limits.min_dwell_s),
+                self.limits.cost_s,
+                self.limits.cost_j,
+                price_w,
+                late_w,
+            )
+            best = self._annealed(table, search, best, prices, runs, seed, rules)
+        return self._solution(goal, table, best, prices.bound_j, relaxed)
 
     def _annealed(
         self,
@@ -348,6 +307,7 @@ class ClockChanges:
         search: ChoiceSearch,
         best: Ints,
         prices: Prices,
+        runs: int,
         seed: int,
         rules: Rules,
     ) -> Ints:
@@ -355,7 +315,7 @@ class ClockChanges:
         choose at other prices, passes through."""
         dice, value_j = np.random.default_rng(seed), search.value_j(best)
         keys, start = table.keys(best), table.keys(best)
-        for number in range(ANNEALED):
+        for number in range(runs):
             warm = WARM[number // 2 % len(WARM)]
             tried, tried_j = table.annealed(start, rules, warm, STEPS, seed + number)
             if tried_j < value_j - SMALL * abs(value_j):
@@ -367,7 +327,7 @@ class ClockChanges:
             over_s = np.maximum(0.0, times_s - rules.deadline_s)
             values_j += rules.price_w * times_s + late_w * over_s
             start = table.keys(starts[:, int(np.argmin(values_j))])
-        found = table.add_schedules(keys)
+        found = table.add_plan(table.options(keys))
         table.tabulate()
         assert found is not None
         return self._climbed(table, search.again(), table.index(found))[0]

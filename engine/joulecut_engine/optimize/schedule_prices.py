@@ -36,8 +36,7 @@ NEARER = 0.5  # to the best prices so far
 # changes lose up to 14 points, others nothing.
 SCALES = np.geomspace(0.25, 4.0, 6)
 CHARGES = np.geomspace(0.2, 5.0, 48)  # of the best prices: what each GPU would choose at these
-# Prices are shaken by up to so much from operation to operation, in these multiples.
-SHAKE, SCALES_SHAKEN = 0.5, (0.8, 1.0, 1.25)
+SHAKE = 0.5  # prices are shaken by up to so much from operation to operation
 
 
 class Prices:
@@ -85,8 +84,7 @@ class Prices:
         price_w = self._best[0]
         if shaken is not None:
             price_w = price_w * (1.0 + SHAKE * shaken.random(len(price_w)))
-            for scale in SCALES_SHAKEN:
-                self._table.add_cheapest(scale * price_w, self._task.cost_weight)
+            self._table.add_cheapest(price_w, self._task.cost_weight)
             self._tabulate()
         cost_j, charge_j = self._costs(), self._table.lengths(price_w)
         charge_j = np.where(np.isfinite(charge_j), charge_j, 0.0)
