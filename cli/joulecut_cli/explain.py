@@ -20,11 +20,11 @@ from joulecut_cli.figures import (
     watts,
 )
 from joulecut_cli.status import (
-    MODES,
     add_controller_flags,
     foreign_text,
     holdout_text,
     look_text,
+    mode_text,
     plan_name,
     planned,
     saving_text,
@@ -182,7 +182,7 @@ def run(argv: list[str]) -> int:
 def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_error: str = "") -> str:
     """The whole explanation as text."""
     head = [
-        f"{job['name']} at {url}: {MODES[job['mode']]}",
+        f"{job['name']} at {url}: {mode_text(job['mode'], enforced=job['state'] == 'enforced')}",
         sentence(job["sentence"], [job["name"]]),
     ]
     if policy_error:

@@ -118,6 +118,11 @@ MODES = {
 }
 
 
+def mode_text(mode: str, *, enforced: bool) -> str:
+    """Of a policy that allows clocks which no plan holds now, as the page says it."""
+    return MODES[mode] if enforced or mode != "enforce" else "enforce, no plan in force"
+
+
 @understood
 def run(argv: list[str]) -> int:
     """Prints the status. Raises BadInput for a bad flag or URL, Unavailable without controller."""
@@ -255,7 +260,8 @@ def _needs(cluster: Json) -> Iterator[str]:
 
 
 def _mode(board: Json) -> str:
-    return MODES[board["mode"]] if board["jobs"] else "no jobs"
+    enforced = any(job["state"] == "enforced" for job in board["jobs"])
+    return mode_text(board["mode"], enforced=enforced) if board["jobs"] else "no jobs"
 
 
 def _jobs(board: Json) -> list[str]:

@@ -183,6 +183,7 @@ def test_a_hold_is_on_the_first_screen() -> None:
     held = replace(board.jobs[0], holds=(hold,), trips=3, sentence=hold.sentence)
     with Serving(replace(board, jobs=(held,), holds=(hold,))) as served:
         done = joulecut("status", "--controller", served.url)
+        assert done.stdout.splitlines()[0].count(": enforce, no plan in force; pass") == 1
         assert "gpt3-175b  tripped" in done.stdout
         assert "`joulecut resume gpt3-175b` arms it again" in done.stdout
 

@@ -102,7 +102,8 @@ function headline(job) {
   const peer = known(job.peer_iteration_time_s) ? " Waits for a slower sibling pipeline." : "";
   const next = job.next_step ? ` ${sentence(job.next_step, [job.name])}` : "";
   const delay = job.delay ? ` ${sentence(job.delay.text)}` : "";
-  return `${STANDING[job.state] ?? job.state}.${peer}${delay}${next}`;
+  const state = STANDING[job.state] ?? job.state;
+  return next.startsWith(` ${state} `) ? `${peer}${delay}${next}`.trim() : `${state}.${peer}${delay}${next}`;
 }
 
 /** Reason of the newest plan, and whether it is applied. */
