@@ -2,17 +2,20 @@
 
     python benchmarks/cluster.py [--agents 1250] [--jobs 100] [--arriving 20] [--no-profiles]
                                  [--iteration-s 5] [--steady-s 60] [--limit-s 900] [--mode enforce]
-                                 [--takeover]
+                                 [--takeover] [--controllers 1]
 
 The agents are a farm in one other process (`tests/agents/agent_farm.py`), reached over unix
 sockets. All jobs but the arriving ones run first; the others begin together once those are held.
 Prints as it goes: steps of jobs and cluster (p50, p99), the controller's own processor time with
 that of its workers, resident memory, how late its event loop was, streams opened, and the seconds
 from each job's baseline (its row in the store) to the first clock applied. `--takeover` then starts
-a second controller and kills the first with SIGKILL. Nothing is asserted.
+a second controller and kills the first with SIGKILL. Several `--controllers` share the jobs in a
+PostgreSQL: figures are of each, with the database's, and the last one is killed. Nothing is
+asserted.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -29,6 +32,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FARM = ROOT / "tests" / "agents" / "agent_farm.py"
+
+sys.path += [str(ROOT / "tests" / name) for name in ("stores", "agents")]
+
+import postgres_server  # noqa: E402 - found by the line above
 
 from joulecut_sim.plant import Noise, Plant  # noqa: E402
 from joulecut_sim.profile import rows, write  # noqa: E402
@@ -96,6 +103,11 @@ class Cluster:
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.args, self.folder = args, folder
+        self.ending = contextlib.ExitStack()
+        self.server: postgres_server.Postgres | None = None
+        if args.controllers > 1:
+            self.server = self.ending.enter_context(postgres_server.running())
+            self.server.make("joulecut")
         self.names = [f"n{i:04d}" for i in range(args.agents)]
         share = args.agents / args.jobs
         bounds = [round(i * share) for i in range(args.jobs + 1)]
@@ -147,8 +159,11 @@ class Cluster:
             )
         )
         agents = "\n".join(f"  - unix:{self.folder}/{name}.sock" for name in self.names)
+        store = "sqlite:///controller.db"
+        if server := self.server:
+            store = f"{{url: '{server.url('joulecut')}', password_file: {server.secret}}}"
         (self.folder / "controller.yaml").write_text(
-            f"agents:\n{agents}\npolicy: policy.yaml\nstore: sqlite:///controller.db\n"
+            f"agents:\n{agents}\npolicy: policy.yaml\nstore: {store}\n"
             f"listen: {{http: 127.0.0.1:0}}\ninterval_s: {args.interval_s}\n"
         )
 
@@ -163,7 +178,8 @@ class Cluster:
         self._answer()
         self.log = (self.folder / "controller.log").open("w")
         begun_s = time.monotonic()
-        self.controller = self.controlled("ready")
+        self.controllers = [self.controlled("ready")]
+        self.controllers += [self.controlled("standby") for _ in range(self.args.controllers - 1)]
         while self.stats()["watched"] < len(self.names):
             time.sleep(LOOK_S)
         self.connected_s = time.monotonic() - begun_s
@@ -178,39 +194,48 @@ class Cluster:
         )  # fmt: skip
         assert made.stdout is not None
         for line in made.stdout:
-            if f" {state} " in line:
+            if f" {state} " in line or " ready " in line:
                 self.url = "http://" + line.split("http=")[1].split()[0]
                 return made
         raise SystemExit(f"no controller: {(self.folder / 'controller.log').read_text()}")
 
     def take_over(self, limit_s: float) -> float:
-        """Seconds from the death of the leader until the standby holds as many GPUs."""
-        standby = self.controlled("standby")
-        time.sleep(TAKEOVER_AFTER_S)
-        held = sum(self.stats()["held"].values())
+        """Seconds from the death of the last controller until others hold clocks of each of its
+        jobs that held some; of a single one, a standby.
+        """
+        if self.server is None:
+            self.controllers.insert(0, self.controlled("standby"))
+            time.sleep(TAKEOVER_AFTER_S)
+        held, lost = self.stats()["held"], set(self.started)
+        if self.server is not None:
+            newest = "SELECT job FROM claim WHERE holder = (SELECT max(holder) FROM claim)"
+            lost = {name for (name,) in self.rows(newest)}
         epoch = self.stats()["epoch"]
-        self.controller.kill()
-        self.controller.wait()
-        self.controller, begun_s = standby, time.monotonic()
+        self.controllers[-1].kill()
+        self.controllers.pop().wait()
+        begun_s, lost = time.monotonic(), {name for name in lost if held[name]}
         while time.monotonic() < begun_s + limit_s:
-            now = self.stats()
-            if sum(n for e, n in now["held_by"].items() if int(e) > epoch) >= held:
+            epochs = self.stats()["epochs"]
+            if all(epochs[name] > epoch for name in lost):
                 return time.monotonic() - begun_s
             time.sleep(LOOK_S)
         return float("inf")
 
     def __exit__(self, *_: object) -> None:
-        self.controller.send_signal(signal.SIGTERM)
-        try:
-            self.controller.wait(30)
-        except subprocess.TimeoutExpired:
-            self.controller.kill()
+        for one in self.controllers:
+            one.send_signal(signal.SIGTERM)
+        for one in self.controllers:
+            try:
+                one.wait(30)
+            except subprocess.TimeoutExpired:
+                one.kill()
         assert self.farm.stdin is not None
         self.farm.stdin.close()
         self.farm.wait(30)
-        for pipe in (self.farm.stdout, self.controller.stdout, self.log):
+        for pipe in (self.farm.stdout, *(one.stdout for one in self.controllers), self.log):
             if pipe is not None:
                 pipe.close()
+        self.ending.close()
 
     def _answer(self) -> dict[str, Any]:
         assert self.farm.stdout is not None
@@ -234,22 +259,39 @@ class Cluster:
     def look(self) -> None:
         """Notes baselines and first commands that came since the last look."""
         now_s, held = time.monotonic(), self.stats()["held"]
-        database = sqlite3.connect(f"file:{self.folder}/controller.db?mode=ro", uri=True)
-        try:
-            table = "baseline" if not self.args.no_profiles else "notebook"
-            known = {row[0] for row in database.execute(f"SELECT DISTINCT job FROM {table}")}
-            if self.args.mode != "enforce":
-                held = dict(database.execute("SELECT job, count(*) FROM plan GROUP BY job"))
-        except sqlite3.OperationalError:
-            return
-        finally:
-            database.close()
+        table = "baseline" if not self.args.no_profiles else "notebook"
+        known = {name for (name,) in self.rows(f"SELECT DISTINCT job FROM {table}")}
+        if self.args.mode != "enforce":
+            plans = "SELECT DISTINCT job FROM event WHERE kind = 'plan' AND generation > 0"
+            held = {name: 1 for (name,) in self.rows(plans)}
         for name in self.started:
             arrival = self.arrivals[name]
             if arrival.baseline_s is None and name in known:
                 arrival.baseline_s = now_s
             if arrival.held_s is None and held.get(name):
                 arrival.held_s = now_s
+
+    def rows(self, query: str) -> list[Any]:
+        """Of the store; none before it has its tables."""
+        if self.server is not None:
+            said = self.server.sql(query, "joulecut", check=False)
+            return [tuple(line.split("|")) for line in said.splitlines()]
+        with contextlib.closing(
+            sqlite3.connect(f"file:{self.folder}/controller.db?mode=ro", uri=True)
+        ) as database:
+            try:
+                return database.execute(query).fetchall()
+            except sqlite3.OperationalError:
+                return []
+
+    def written(self) -> tuple[float, float]:
+        """Transactions of the database, and bytes of the server's log."""
+        counts = (
+            "SELECT xact_commit, pg_current_wal_lsn() - '0/0' FROM pg_stat_database"
+            " WHERE datname = 'joulecut'"
+        )
+        ((commits, log),) = self.rows(counts) if self.server is not None else ((0.0, 0.0),)
+        return float(commits), float(log)
 
     def wait(self, limit_s: float) -> bool:
         """Until all that run are held; False where that takes too long."""
@@ -313,8 +355,9 @@ def run(args: argparse.Namespace, folder: Path) -> Found:
             expired = cluster.stats()["expired"]
             held_s = cluster.take_over(args.limit_s)
             expired = cluster.stats()["expired"] - expired
+            which = "one of them" if cluster.server is not None else "leader"
             say(
-                f"leader killed: the standby holds all after {held_s:.1f} s; leases that ran out "
+                f"{which} killed: others hold all after {held_s:.1f} s; leases that ran out "
                 f"meanwhile: {expired}"
             )
         if args.profile_log:
@@ -337,23 +380,33 @@ def say_waits(what: str, arrivals: list[Arrival]) -> None:
 def say_steady(cluster: Cluster, steady_s: float) -> dict[str, Any]:
     """Steps, event loop, processor time and memory over `steady_s`; the farm's statistics."""
     before_s, farm = time.monotonic(), cluster.stats()
-    used = usage(cluster.controller.pid)
+    used = [usage(one.pid) for one in cluster.controllers]
+    commits, log = cluster.written()
     steps, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
     time.sleep(steady_s)
     took_s = time.monotonic() - before_s
-    now, after = usage(cluster.controller.pid), cluster.stats()
+    now, after = [usage(one.pid) for one in cluster.controllers], cluster.stats()
+    commits, log = (b - a for a, b in zip((commits, log), cluster.written(), strict=True))
     steps = quantiles(steps, cluster.histogram("reconcile_seconds"))
     lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
     say(
         f"{steps['count']:.0f} steps: p50 <= {steps['p50']:g} s, p99 <= {steps['p99']:g} s; "
         f"event loop late: p99 <= {lags['p99']:g} s"
     )
-    say(
-        f"controller: {(now.own_s - used.own_s) / took_s:.2f} core itself, "
-        f"{(now.all_s - used.all_s) / took_s:.2f} with its workers, {now.own_mib:.0f} MiB, "
-        f"{now.rss_mib:.0f} with them; farm of agents: "
-        f"{(after['cpu_s'] - farm['cpu_s']) / took_s:.2f} core"
-    )
+    for first, last in zip(used, now, strict=True):
+        say(
+            f"controller: {(last.own_s - first.own_s) / took_s:.2f} core itself, "
+            f"{(last.all_s - first.all_s) / took_s:.2f} with its workers, {last.own_mib:.0f} MiB, "
+            f"{last.rss_mib:.0f} with them"
+        )
+    say(f"farm of agents: {(after['cpu_s'] - farm['cpu_s']) / took_s:.2f} core")
+    if cluster.server is not None:
+        shares = [int(n) for (n,) in cluster.rows("SELECT count(*) FROM claim GROUP BY holder")]
+        say(
+            f"jobs by controller: {sorted(shares)}; streams open: {after['open']}, at most "
+            f"{after['open_max']} of an agent; database: {commits / took_s:.1f} transactions a "
+            f"second, {log / took_s * 86_400.0 / 1e9:.2f} GB of log a day"
+        )
     say(f"streams opened: {after['streams']}; leases that ran out: {after['expired']}")
     return after
 
@@ -371,6 +424,7 @@ def main() -> None:
     parser.add_argument("--steady-s", type=float, default=60.0)
     parser.add_argument("--limit-s", type=float, default=900.0)
     parser.add_argument("--takeover", action="store_true", help="kill the leader at the end")
+    parser.add_argument("--controllers", type=int, default=1)
     parser.add_argument("--profile-log", action="store_true", help="print the controller's log")
     args = parser.parse_args()
     print(

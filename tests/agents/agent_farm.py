@@ -12,7 +12,6 @@ import asyncio
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,11 +260,17 @@ class Farm:
     def stats(self) -> dict[str, Any]:
         return {
             "streams": sum(node.streams for node in self.nodes),
+            "open": sum(len(node.watchers) for node in self.nodes),
+            "open_max": max(len(node.watchers) for node in self.nodes),
             "watched": sum(node.streams > 0 for node in self.nodes),
             "epoch": max(node.epoch for node in self.nodes),
-            "held_by": Counter(
-                gpu.epoch for node in self.nodes for gpu in node.gpus.values() if gpu.clock_mhz
-            ),
+            "epochs": {
+                job.name: max(
+                    (gpu.epoch for stage in job.gpus for _, gpu in stage if gpu.clock_mhz),
+                    default=0,
+                )
+                for job in self.jobs.values()
+            },
             "commands": sum(node.commands for node in self.nodes),
             "renewals": sum(node.renewals for node in self.nodes),
             "expired": sum(node.expired for node in self.nodes),

@@ -37,6 +37,7 @@ def test_jobs_that_arrive_together_are_all_held(
             steady_s=5.0,
             limit_s=LIMIT_S,
             takeover=False,
+            controllers=1,
             profile_log=False,
         ),
         tmp_path,

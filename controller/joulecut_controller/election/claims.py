@@ -52,7 +52,7 @@ def _moves(shares: dict[int, list[str]], may: Mapping[str, Collection[int]]) -> 
 
 @lru_cache(1 << 17)  # of each agent, while the controllers stay
 def home(address: str, watchers: frozenset[int]) -> int:
-    """Which of these watches the agent, job or not: where one goes, only its own agents move."""
+    """Which of these watches an agent without a job: where one goes, only its own agents move."""
     return max(watchers, key=lambda number: zlib.crc32(f"{number} {address}".encode()))
 
 
@@ -83,7 +83,7 @@ class Group:
         return frozenset((self.leader, *self.wanted.values())) - {0}
 
     def at_home(self, addresses: Iterable[str]) -> Iterator[str]:
-        """Those of these agents that this controller watches, job or not."""
+        """Those of these agents that this controller watches, whatever its jobs are."""
         watchers = self.watchers
         for one in addresses:
             able = frozenset(number for number in watchers if (number, one) not in self.barred)
@@ -161,6 +161,3 @@ class Claims:
         before, self.group = self.group, group
         self.given &= group.among(group.holders) - group.among(group.wanted)
         return before != group
-
-    def of_mine(self, jobs: Iterable[str]) -> list[str]:
-        return [job for job in jobs if self.has(job)]

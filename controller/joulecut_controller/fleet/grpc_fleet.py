@@ -13,14 +13,7 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Collection,
-    Container,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -66,6 +59,7 @@ SILENCE_LOOK_S = 0.5
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 LOOK_EVERY_S = 60.0  # at agents that others watch: their readings are for pages and the ledger
+LOOKS_PER_S_MAX = 50.0  # of all agents; each costs two milliseconds. More are looked at less often
 RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
 RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
 # Agents that do not number commands sample once a second; sooner after an answer a message may
@@ -197,13 +191,17 @@ class GrpcFleet:
                 self._agents[address] = self._agent(address)
                 self._begin(address)
 
-    def watch(self, needed: Container[str] | None) -> None:
+    def watch(self, needed: Collection[str] | None) -> None:
         """Streams stay open to these agents alone (None: to all); others are looked at."""
         for address, agent in self._agents.items():
             if needed is None or address in needed:
                 agent.needed.set()
             else:
                 agent.needed.clear()
+
+    @property
+    def _look_s(self) -> float:
+        return max(LOOK_EVERY_S, len(self._agents) / LOOKS_PER_S_MAX)
 
     def _begin(self, address: str) -> None:
         self._open(address)
@@ -311,7 +309,7 @@ class GrpcFleet:
                 allocation,
                 timing,
                 behind=agent.is_behind(taken_s, now_s),
-                every_s=0.0 if agent.needed.is_set() else LOOK_EVERY_S,
+                every_s=0.0 if agent.needed.is_set() else self._look_s,
                 conflict=self.owners.conflict(gpu.uuid),
             )
 
@@ -376,7 +374,7 @@ class GrpcFleet:
                             await self._describe(agent)
                 if looked:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_own_interval_s(agent.address, LOOK_EVERY_S)):
+                        async with asyncio.timeout(_own_interval_s(agent.address, self._look_s)):
                             await agent.needed.wait()
                     continue
                 if stub is not self._stubs[agent.address]:

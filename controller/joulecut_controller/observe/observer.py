@@ -207,7 +207,7 @@ class Observer:
     def _fresh(self, gpu: GpuView) -> GpuView:
         if gpu.age_s <= self._stale_s + gpu.every_s:
             return gpu
-        kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
+        kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX + gpu.every_s else None
         return replace(gpu, snapshot=None, allocation=kept)
 
     def _shape(self, policy: JobPolicy, placement: Placement) -> str:

@@ -322,6 +322,11 @@ class JobPolicy:
         """Whether the job's GPUs follow from the owners that agents report."""
         return self.pods is not None or self.slurm is not None
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether its GPUs are known without its reports."""
+        return bool(self.gpus) or self.found_by_allocation
+
 
 @dataclass(frozen=True, slots=True)
 class Series:

@@ -110,7 +110,8 @@ class Cluster:
             seen.policy = wanted
             self.services.learner.set_profiles(profiles_of(wanted))
         before, seen.policies = seen.policies, {policy.name: policy for policy in wanted.jobs}
-        claimed = [n for n in self.context.claims.of_mine(seen.policies) if n not in self.jobs]
+        has = self.context.claims.has
+        claimed = [name for name in seen.policies if has(name) and name not in self.jobs]
         if self.steps:  # the first step reads all that is known
             await self.services.learning.claim(claimed)
         for name in claimed:

@@ -269,15 +269,17 @@ class Reconciler:
 
     def agents(self) -> frozenset[str] | None:
         """The agents that this controller needs streams to: those of its jobs, and its part of
-        all; None: every one.
+        those without a job that every controller can place; None: every one.
         """
         group, seen = self._context.claims.group, self._cluster.seen
         if group is None or len(group.watchers) < 2:
             return None
         own = group.among(group.holders) | group.among(group.wanted) | self._jobs.keys()
         gpus, of = seen.view.gpus, self._context.observer.agents_of
+        placed = (name for name, job in seen.policies.items() if job.is_placed)
+        others = (of(name, ()) for name in placed if group.holders.get(name) in group.live)
         return frozenset().union(
-            group.at_home(seen.view.node_at),
+            group.at_home(seen.view.node_at.keys() - frozenset().union(*others)),
             (gpus[uuid].address for job, uuid in group.reporting if job in own and uuid in gpus),
             *(of(job, self._elsewhere.get(job, {}).values()) for job in own),
         )
@@ -287,7 +289,7 @@ class Reconciler:
         policies, gpus = self._cluster.seen.policies, self._cluster.seen.view.gpus
         found: dict[tuple[str, str], str] = {}
         for job, reports in self._elsewhere.items():
-            placed = job in policies and (policies[job].gpus or policies[job].found_by_allocation)
+            placed = job in policies and policies[job].is_placed
             for uuid in reports.keys() & gpus.keys() if not placed else ():
                 if len(uuid) <= GPU_CHARACTERS_MAX and uuid.isprintable():
                     at = job, gpus[uuid].address
@@ -454,9 +456,8 @@ class Reconciler:
         reports, self._reports = self._reports, ()
         routed = self._context.observer.route(reports, self._rates.take() if self._rates else ())
         self._cluster.unclaimed((one.report.job, one.report.uuid) for one in routed.unclaimed)
-        self._elsewhere.setdefault("", {}).update(
-            {one.report.uuid: one for one in routed.unclaimed}
-        )
+        unclaimed = self._elsewhere.setdefault("", {})
+        unclaimed |= {one.report.uuid: one for one in routed.unclaimed}
         own: dict[str, list[ArrivedReport]] = {}
         for name, arrived in routed.by_job.items():
             if self._context.claims.has(name):
