@@ -94,7 +94,6 @@ class ClockCurves:
         self._slopes = prior.slope + shared[:groups]
         columns = slice(groups + windows, None)
         self.factors = shared[columns]
-        self.factors_covariance = self._shared_covariance[columns, columns]
         self._weighted = weighted
         rest = left - design @ shared
         self._rest = np.einsum("cvw,cw->cv", self._weight, rest)

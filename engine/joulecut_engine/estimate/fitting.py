@@ -327,14 +327,20 @@ class _Voltages:
         return switching(clocks_mhz[..., None], self.knee_mhz, self.slope_per_ghz)
 
 
-def _disbelief(grid: _Voltages, top_mhz: float, prior: Prior) -> Floats:
-    """Chi-squared of knee and slope against their priors."""
+def voltage_prior(prior: Prior, top_mhz: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Knee (MHz) and slope (per GHz) before any measurement, and their standard deviations."""
     knee, knee_sd = KNEE_PRIOR_RATIO * top_mhz, KNEE_PRIOR_SD * top_mhz
     if prior.knee_mhz is not None:
         knee, knee_sd = prior.knee_mhz, prior.knee_sd_mhz
     slope, slope_sd = SLOPE_PRIOR_PER_GHZ, SLOPE_PRIOR_SD
     if prior.slope_per_ghz is not None:
         slope, slope_sd = prior.slope_per_ghz, prior.slope_sd
+    return (knee, slope), (knee_sd, slope_sd)
+
+
+def _disbelief(grid: _Voltages, top_mhz: float, prior: Prior) -> Floats:
+    """Chi-squared of knee and slope against their priors."""
+    (knee, slope), (knee_sd, slope_sd) = voltage_prior(prior, top_mhz)
     off = ((grid.knee_mhz - knee) / knee_sd) ** 2
     return np.asarray(off + ((grid.slope_per_ghz - slope) / slope_sd) ** 2)
 

@@ -26,23 +26,6 @@ RESIDUAL_MAX = 0.25  # a row further off is another regime
 ROUNDED_TO = 2.0**20  # steps of a millionth
 UNCAPPED = 1.3  # of the highest clock: stands for a cap that is never met
 
-FEATURES = (
-    "clock over highest",
-    "clock over knee",
-    "clock over cap",
-    "held by the cap",
-    "share that follows the clock",
-    "power over limit",
-    "static over limit",
-    "backward",
-    "collective",
-    "card: clock",
-    "card: limit",
-    "card: memory",
-    "card: half",
-    "card: single",
-)
-
 
 def forest(rows: Floats, targets: Floats, *, leaf_min: int = LEAF_MIN) -> "RandomForestRegressor":
     """Taught by `rows` (n, features) and `targets` (n, k). The same data give the same numbers."""
@@ -91,7 +74,7 @@ def log_residuals(one: Evidence, curve: Physics) -> Floats:
 def features(
     evidence: Sequence[Evidence], curves: Sequence[Physics], clocks_mhz: Sequence[Floats]
 ) -> Floats:
-    """One row per asked clock of each piece of evidence, of shape (rows, len(FEATURES))."""
+    """One row per asked clock of each piece of evidence, of shape (rows, features)."""
     return np.concatenate(
         [
             _rows(one, curve, asked)

@@ -18,15 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.estimate.bands import Errors, earned
-from joulecut_engine.estimate.card import KNEE_SD_MHZ, SLOPE_SD, find_card
+from joulecut_engine.estimate.card import find_card, prior_of
 from joulecut_engine.estimate.estimator import NOMINAL, Prediction, Sample, Subject
-from joulecut_engine.estimate.fitting import (
-    KNEE_PRIOR_RATIO,
-    KNEE_PRIOR_SD,
-    SLOPE_PRIOR_PER_GHZ,
-    SLOPE_PRIOR_SD,
-    STATIC_PRIOR_SHARE,
-)
+from joulecut_engine.estimate.fitting import STATIC_PRIOR_SHARE, voltage_prior
 from joulecut_engine.estimate.forest import forest
 from joulecut_engine.estimate.physics import Floats, switching
 from joulecut_engine.graph.pipeline import Kind
@@ -416,17 +410,8 @@ def _still(fall: Floats, power: Floats) -> Floats:
 
 def public_voltage(card: str, top_mhz: float) -> Voltage:
     """What is known of a card before any job ran on it; `top_mhz` is its highest clock."""
-    mean, _ = _public(card, top_mhz)
+    mean, _ = voltage_prior(prior_of(find_card(card), 0.0), top_mhz)
     return Voltage(*mean)
-
-
-def _public(card: str, top_mhz: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Knee and slope, and standard deviations."""
-    known = find_card(card)
-    if known is None or known.knee_mhz is None or known.slope_per_ghz is None:
-        means = KNEE_PRIOR_RATIO * top_mhz, SLOPE_PRIOR_PER_GHZ
-        return means, (KNEE_PRIOR_SD * top_mhz, SLOPE_PRIOR_SD)
-    return (known.knee_mhz, known.slope_per_ghz), (KNEE_SD_MHZ, SLOPE_SD)
 
 
 def _voltages(known: Sequence[KnownJob]) -> dict[str, Voltage]:
@@ -442,7 +427,7 @@ def _voltages(known: Sequence[KnownJob]) -> dict[str, Voltage]:
 
 def _fitted(card: str, jobs: Sequence[KnownJob]) -> Voltage:
     top_mhz = max(one.drawn[0][0] / one.counters.clock_ratio for one in jobs)
-    mean, sd = _public(card, top_mhz)
+    mean, sd = voltage_prior(prior_of(find_card(card), 0.0), top_mhz)
     pairs = np.stack(np.meshgrid(*[VOLTAGE_GRID] * 2), axis=-1).reshape(-1, 2)
     pairs = np.maximum(0.0, np.array(mean) + pairs * sd)
     grid = Voltage(pairs[:, :1], pairs[:, 1:])

@@ -96,13 +96,6 @@ class Window:
             if not readings:
                 self._drop(cell)
 
-    def newest(self) -> dict[str, int]:
-        """By workload, the number of its newest reading."""
-        found: dict[str, int] = {}
-        for cell, readings in self._cells.items():
-            found[cell.workload] = max(found.get(cell.workload, 0), readings[-1].number)
-        return found
-
     def gpus(self) -> tuple[tuple[str, str], ...]:
         """All with readings, by workload and UUID."""
         return tuple(self._of_gpu)

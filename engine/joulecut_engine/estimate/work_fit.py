@@ -113,7 +113,6 @@ class Fitted:
     """All curves of one fit, by work."""
 
     curves: Mapping[Work, WorkCurve] = field(default_factory=dict)
-    scatter: float = 0.0  # relative sd of one reading around its mean, if known
 
 
 def fit_work(evidence: Iterable[Evidence]) -> Fitted:
