@@ -89,7 +89,7 @@ def frontier(path: Path, chart: Chart, notes: Sequence[str], below: Sequence[Pan
     rows = []
     for mark in chart.marks:
         name = BASELINE if mark.style == "base" else mark.name
-        cells = (name, figures.seconds(mark.time_s), figures.joules(mark.energy_j))
+        cells = (name, figures.seconds(mark.at[0]), figures.joules(mark.at[1]))
         rows.append(Row(mark.style, mark.shape, cells))
     rows += [Row(curve.style, "line", (curve.name, "", "")) for curve in chart.curves]
     rows.append(Row("bound", "line", ("lower bound: nothing lies below", "", "")))

@@ -1,11 +1,11 @@
 """Charts of frontiers: energy against iteration time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from joulecut_engine import panel
-from joulecut_engine.panel import Area, Limit, Line, Panel, Spans
+from joulecut_engine.panel import Area, Limit, Line, Mark, Panel, Spans
 
 if TYPE_CHECKING:
     from joulecut_engine.graph.pipeline import Granularity
@@ -22,31 +22,12 @@ STYLES: "dict[Granularity, str]" = {
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """A line through (seconds, joules) in a colour of `SERIES`."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]
-    style: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """One plan: a colour of `SERIES` and a shape of `MARKERS`."""
-
-    name: str
-    time_s: float
-    energy_j: float
-    style: str
-    shape: str = "circle"
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """Energy against iteration time; `baseline_s` is where the scale of slowdowns starts."""
+    """Energy against iteration time, in seconds and joules; marks are plans. `baseline_s` is where
+    the scale of slowdowns starts."""
 
     title: str
-    curves: tuple[Curve, ...]
+    curves: tuple[Line, ...]
     marks: tuple[Mark, ...]
     baseline_s: float
     bound: tuple[tuple[float, float], ...] = ()
@@ -79,13 +60,13 @@ def of_frontiers(
 
 
 def _marked(name: str, solution: "Solution", style: str, shape: str) -> Mark:
-    return Mark(name, solution.iteration_time_s, solution.energy_j, style, shape)
+    return Mark(name, style, (solution.iteration_time_s, solution.energy_j), shape)
 
 
-def _curve(found: "Sequence[Solution]") -> Curve:
+def _curve(found: "Sequence[Solution]") -> Line:
     points = tuple((s.iteration_time_s, s.energy_j) for s in found)
     granularity = found[0].granularity
-    return Curve(f"frontier, granularity {granularity}", points, STYLES[granularity])
+    return Line(f"frontier, granularity {granularity}", STYLES[granularity], points)
 
 
 def frontier_panel(chart: Chart) -> Panel:
@@ -103,12 +84,10 @@ def frontier_panel(chart: Chart) -> Panel:
         below = tuple((t, e, low / joules) for t, e in bound)
         items += [Line("lower bound", "muted", bound, "dotted"),
                   Area("lower bound", "muted", below, faint=True)]  # fmt: skip
-    items += [Line(one.name, one.style, scaled(one.points)) for one in reversed(chart.curves)]
+    items += [replace(one, points=scaled(one.points)) for one in reversed(chart.curves)]
     if chart.deadline_s is not None:
         items.append(Limit("deadline", "due", x=chart.deadline_s / seconds))
-    for mark in chart.marks:
-        (at,) = scaled([(mark.time_s, mark.energy_j)])
-        items.append(panel.Mark(mark.name, mark.style, at, mark.shape))
+    items += [replace(mark, at=scaled([mark.at])[0]) for mark in chart.marks]
     return Panel(
         chart.title, f"iteration time, {time}", f"energy per iteration, {energy}", tuple(items),
         x_range=(left / seconds, right / seconds), y_range=(low / joules, high / joules),
@@ -147,15 +126,15 @@ def view(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:
 
     The far end of a frontier is long and flat; with a deadline, the range ends soon after it.
     """
-    first = min([mark.time_s for mark in chart.marks] + [c.points[0][0] for c in chart.curves])
-    last = max(mark.time_s for mark in chart.marks)
+    first = min([mark.at[0] for mark in chart.marks] + [c.points[0][0] for c in chart.curves])
+    last = max(mark.at[0] for mark in chart.marks)
     if chart.deadline_s is not None:
         last = max(last, chart.deadline_s)
     end = max((c.points[-1][0] for c in chart.curves), default=last)
     near = end if chart.deadline_s is None else max(last + 0.4 * (last - first), 1.06 * first)
     right = max(last, min(end, near))
     room = max(ROOM * (right - first), 1e-3 * first)
-    energies = [mark.energy_j for mark in chart.marks]
+    energies = [mark.at[1] for mark in chart.marks]
     for points in (*(curve.points for curve in chart.curves), chart.bound):
         energies += [energy for time, energy in points if time <= right + room]
     low, high = min(energies), max(energies)

@@ -8,12 +8,12 @@ from functools import cache
 from itertools import pairwise
 
 from joulecut_engine import plan
-from joulecut_engine.chart import Chart, Curve, Mark, frontier_panel, of_frontiers, pipeline_panel
+from joulecut_engine.chart import Chart, frontier_panel, of_frontiers, pipeline_panel
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.solver import frontier, solve
-from joulecut_engine.panel import LINES, Bars, Line, Panel, Point
+from joulecut_engine.panel import LINES, Bars, Line, Mark, Panel, Point
 from joulecut_engine.planned import Planned
 from joulecut_lab.compare import baselines
 from joulecut_lab.exhibit import PREDICTED, Compared, Exhibit
@@ -129,8 +129,8 @@ def pushed() -> Iterator[Exhibit]:
         ("one clock for all", "one", baselines.one_clock),
         ("ZeusPerStage: one limit per stage", "stage", baselines.cap_per_stage),
     )
-    curves = [Curve("Joulecut", tuple((s.iteration_time_s, s.energy_j) for s in ours), "ours")]
-    curves += [Curve(name, _priced(problem, make(problem)), style) for name, style, make in rules]
+    curves = [Line("Joulecut", "ours", tuple((s.iteration_time_s, s.energy_j) for s in ours))]
+    curves += [Line(name, style, _priced(problem, make(problem))) for name, style, make in rules]
     ((path_s, path_j),) = _priced(problem, [off_path(problem)])
     saved, slower, _ = PUBLISHED["A40", work.model]
     base_s, base_j = one.baseline.iteration_time_s, one.baseline.energy_j
@@ -138,10 +138,10 @@ def pushed() -> Iterator[Exhibit]:
                key=lambda s: s.energy_j)  # fmt: skip
     chart = Chart(
         "GPT-3 6.7B on A40", tuple(curve for curve in curves if curve.points),
-        (Mark("highest clocks", base_s, base_j, "base"),
-         Mark("EnvPipe-like", path_s, path_j, "envpipe", "diamond"),
-         Mark("Perseus, published", base_s * (1.0 + slower / 100.0), base_j * (1.0 - saved / 100.0),
-              "perseus", "triangle")),
+        (Mark("highest clocks", "base", (base_s, base_j)),
+         Mark("EnvPipe-like", "envpipe", (path_s, path_j), "diamond"),
+         Mark("Perseus, published", "perseus",
+              (base_s * (1.0 + slower / 100.0), base_j * (1.0 - saved / 100.0)), "triangle")),
         one.baseline.iteration_time_s,
     )  # fmt: skip
     yield Exhibit("Pushing the frontier", PREDICTED,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jobs import write_job
 
 from joulecut_cli.main import dispatch
-from joulecut_engine.chart import Chart, Curve, Mark, frontier_figure, view
-from joulecut_engine.panel import svg
+from joulecut_engine.chart import Chart, frontier_figure, view
+from joulecut_engine.panel import Line, Mark, svg
 from joulecut_wire.errors import BadInput, Unavailable
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,8 +38,8 @@ def charts(draw: st.DrawFn) -> Chart:
     points = tuple((start_s * (1 + 0.03 * k), base_j * (0.9 - 0.02 * k)) for k in range(count))
     return Chart(
         title='<b>"job" & co',
-        curves=(Curve("line", points, "ours"),),
-        marks=(Mark("<&>", start_s, base_j, "base", draw(st.sampled_from(["ring", "square"]))),),
+        curves=(Line("line", "ours", points),),
+        marks=(Mark("<&>", "base", (start_s, base_j), draw(st.sampled_from(["ring", "square"]))),),
         baseline_s=start_s,
         bound=tuple((time, energy * 0.99) for time, energy in points),
         deadline_s=draw(st.sampled_from([None, start_s, 1.5 * start_s])),
@@ -55,8 +55,8 @@ def test_a_chart_is_valid_and_shows_every_plan(chart: Chart) -> None:
     assert "nan" not in text
     (left, right), (low, high) = view(chart)
     for mark in chart.marks:
-        assert left < mark.time_s < right
-        assert low < mark.energy_j < high
+        assert left < mark.at[0] < right
+        assert low < mark.at[1] < high
 
 
 @pytest.mark.parametrize("command", ["plan", "frontier", "compare"])
