@@ -13,7 +13,13 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import PredictPolicy
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.job_json import job_json
-from joulecut_engine.estimate.other_jobs import JUDGES_MIN, ClockShares, Counters, KnownJob
+from joulecut_engine.estimate.other_jobs import (
+    JUDGES_MIN,
+    ClockShares,
+    Counters,
+    KnownJob,
+    OtherJobs,
+)
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Profile
 from joulecut_sim.gpt3 import Curve, Instruction
@@ -81,9 +87,12 @@ class MemoryWorld(UnprofiledWorld):
         )
 
 
-def learned(store: DatabaseStore, job: str, clock_share: float) -> Controller:
+def learned(
+    store: DatabaseStore, job: str, clock_share: float, *, detailed: bool = True
+) -> Controller:
     """A controller that has probed the job to the end."""
     world = MemoryWorld(job, clock_share)
+    world.detailed = detailed
     controller = Controller(world, store, world.unprofiled())
 
     def enough() -> bool:
@@ -145,8 +154,30 @@ def test_measured_jobs_teach_and_no_name_is_kept(store: DatabaseStore) -> None:
     # The card runs at its power cap by default, which hides a tenth of what follows the clock.
     assert [one.shares.time for one in known] == pytest.approx([0.5, 0.5], abs=0.15)
     assert "one" not in store.learnt(NAME)
+    for one in known:  # default clocks first, then what was drawn at lower ones
+        (default_mhz, full), *lower = one.drawn
+        assert full == 1.0
+        assert lower
+        assert all(mhz < default_mhz and ratio < 1.0 for mhz, ratio in lower)
     learned(store, "one", 0.5)  # a restart: a job teaches once
     assert len(decoded(store.learnt(NAME))) == len(known)
+
+
+def test_a_job_that_gives_its_rate_alone_teaches_whole_iterations(store: DatabaseStore) -> None:
+    learned(store, "one", 0.5, detailed=False)
+    (one,) = decoded(store.learnt(NAME))
+    assert one.counters.kind == ""
+    assert one.shares.time == pytest.approx(0.5, abs=0.15)
+    assert len(one.drawn) > 1
+
+
+def test_rows_of_the_version_before_teach_shares_and_no_voltage_curve(store: DatabaseStore) -> None:
+    shown = '{"card":"x","clock_ratio":1.0,"power_ratio":0.9}'
+    row = f'{{"shown":{shown},"shares":{{"time":0.6,"power":0.2}}'
+    store.keep_learnt(NAME, f'{{"version":2,"finished":[{row},"workload":"abc"}}]}}')
+    (one,) = decoded(store.learnt(NAME))
+    assert one == KnownJob("abc", Counters("x", 1.0, 0.9), ClockShares(0.6, 0.2))
+    assert OtherJobs([one]).voltage("x", 1500.0) == OtherJobs(()).voltage("x", 1500.0)
 
 
 def test_what_another_process_stores_while_the_controller_runs_stays(store: DatabaseStore) -> None:
