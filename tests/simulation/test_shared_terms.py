@@ -307,8 +307,8 @@ class Split:
         self.members[number][2].needed = controller.reconciler.agents()
 
     def run(self, seconds: int) -> None:
-        at_default = dict.fromkeys(self.holders, 0)
-        self.default_s = dict.fromkeys(self.holders, 0)
+        at_default = {world.job: 0 for world in self.world.worlds}
+        self.default_s = dict(at_default)
 
         async def go() -> None:
             for _ in range(seconds):
@@ -371,6 +371,18 @@ def test_jobs_of_a_lost_controller_are_found_by_their_reports(split: Split) -> N
     split.run(60)
     assert set(split.holders.values()) == {2}
     assert max(split.default_s.values()) <= TTL_S + LOST_S
+    assert not split.masters
+
+
+def test_a_job_whose_row_was_gone_has_one_master_when_it_is_back(split: Split) -> None:
+    del split.holders["job-0"]
+    split.run(3)
+    split.masters.clear()
+    split.run(5)
+    assert not split.masters, "its holder commands it no more"
+    split.holders["job-0"] = 2
+    split.run(40)
+    assert not any(world.at_default() for world in split.world.worlds)
     assert not split.masters
 
 
