@@ -1,5 +1,6 @@
 """Predictions from other jobs: every dry run has a plan, and measured jobs teach the next ones."""
 
+import json
 import statistics
 from dataclasses import replace
 
@@ -178,6 +179,14 @@ def test_rows_of_the_version_before_teach_shares_and_no_voltage_curve(store: Dat
     (one,) = decoded(store.learnt(NAME))
     assert one == KnownJob("abc", Counters("x", 1.0, 0.9), ClockShares(0.6, 0.2))
     assert OtherJobs([one]).voltage("x", 1500.0) == OtherJobs(()).voltage("x", 1500.0)
+
+
+@pytest.mark.parametrize("drawn", [[[1400.0, 1.0]], [[1400.0, 1.0], [1200.0, 0.0]]])
+def test_a_known_job_that_drew_nothing_is_a_damaged_record(drawn: list[list[float]]) -> None:
+    shown = {"card": "x", "clock_ratio": 1.0, "power_ratio": 0.9}
+    row = {"shown": shown, "shares": {"time": 0.6, "power": 0.2}, "drawn": drawn}
+    with pytest.raises(ValueError, match="drew nothing"):
+        decoded(json.dumps({"version": 2, "finished": [row]}))
 
 
 def test_what_another_process_stores_while_the_controller_runs_stays(store: DatabaseStore) -> None:

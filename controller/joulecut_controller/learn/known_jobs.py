@@ -50,6 +50,10 @@ def decoded(text: str) -> list[KnownJob]:
         raise ValueError(str(error).splitlines()[0]) from None
     if stored.version not in (NAMED, VERSION):
         raise ValueError(f"version {stored.version}, not {VERSION}")
+    for one in stored.finished:
+        numbers = [number for pair in one.drawn for number in pair]
+        if numbers and (len(one.drawn) < 2 or min(*numbers, one.shown.clock_ratio) <= 0.0):
+            raise ValueError("a job drew nothing, or at no clock")
     named = stored.version == NAMED
     names = [
         hashed(k.workload or f"#{i}") if named else k.workload
