@@ -91,7 +91,7 @@ class ChangeSchedules:
             else np.repeat(np.arange(1, len(line.operation) + 1)[:, None], line.cost_j.shape[1], 1)
             for stage, line in enumerate(self._lines)
         ]
-        self._turns = [_turns(one) for one in self._spacings] or [{}] * len(self._lines)
+        self._turns = [_turns(one) for one in self._spacings] or [{0: one} for one in self._open]
         self._known: list[dict[bytes, _Schedule]] = [{} for _ in self._lines]
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
@@ -137,12 +137,9 @@ class ChangeSchedules:
         """Adds a GPU's schedules of least cost (operations, columns) that keep the limits; returns
         the cheapest."""
         least, best, most = math.inf, None, self._limits.per_iteration
-        if not self._spacings:
-            least, keys = cheapest(cost, self._open[stage], most, change, False)
-            return self._add(stage, keys.astype(np.int16)) if math.isfinite(least) else None
         for first, until in self._turns[stage].items():
             turned = np.roll(cost, -first, axis=0)
-            value, keys = cheapest(turned, until, most, change, True)
+            value, keys = cheapest(turned, until, most, change, bool(self._spacings))
             if math.isfinite(value):
                 known = self._add(stage, np.roll(keys, first).astype(np.int16))
                 least, best = min((least, best), (value, known), key=lambda pair: pair[0])
@@ -217,7 +214,7 @@ class ChangeSchedules:
     ) -> tuple[list[Keys], float]:
         """The best schedules in time that a search from a plan meets, and their value; infinite
         where none is. `warm` is in what an operation has to save on average."""
-        board, unit_j = self._board, self._unit_j
+        board, unit_j = self._board, self.stake_j / len(self._problem.graph.operations) or 1.0
         packed = np.zeros(board.row.shape, dtype=np.int16)
         for mine, one in zip(packed, keys, strict=True):
             mine[: len(one)] = one
@@ -243,11 +240,6 @@ class ChangeSchedules:
         columns = np.array([len(line.clock_mhz) for line in lines])
         graph = (levels.begins, levels.before, levels.last)
         return Board(row, length, asks, columns, seconds, cost_j, works, next_safe, *graph)
-
-    @property
-    def _unit_j(self) -> float:
-        """What an operation could save by slowing, on average; above 0."""
-        return self.stake_j / len(self._problem.graph.operations) or 1.0
 
     @cached_property
     def stake_j(self) -> float:

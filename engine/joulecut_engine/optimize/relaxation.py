@@ -54,7 +54,6 @@ class Relaxation:
     arrives_w: float
     limits_s: Floats
     iteration_s: float
-    steps: int = 0
 
     def bound_at_j(self, deadline_s: float) -> float:
         """The same flow bounds every other deadline too."""
@@ -151,10 +150,10 @@ class Relaxer:
         price = time_price_w * network.watt
         # Costs beyond waiting may cancel; what is at stake cannot.
         plain = abs(network.cheapest_j) * network.joule + price * deadline
-        scale, steps, point = max(plain, self._most_saved), 0, self._begin(deadline, price)
+        scale, point = max(plain, self._most_saved), self._begin(deadline, price)
         if self._most_saved > 0.0:
-            point, steps = self._improved(point, deadline, price, TOLERANCE * scale)
-        return self._read(point, deadline_s, time_price_w, steps)
+            point = self._improved(point, deadline, price, TOLERANCE * scale)
+        return self._read(point, deadline_s, time_price_w)
 
     def _begin(self, deadline: float, price: float) -> _Point:
         """A middle schedule stretched to the deadline, every flow half of its room. It need not
@@ -202,25 +201,23 @@ class Relaxer:
         after = np.append(end, 0.0)[network.tails]  # tail -1: the start of the iteration, at 0
         return np.concatenate([own, start[network.heads] - after, [lengths * deadline - start[-1]]])
 
-    def _improved(
-        self, point: _Point, deadline: float, price: float, tolerance: float
-    ) -> tuple[_Point, int]:
+    def _improved(self, point: _Point, deadline: float, price: float, tolerance: float) -> _Point:
         """Steps until the sum of all products is below `tolerance`, or no step helps."""
         pairs = 2 * point.flow.size + len(point.open_flow)
         best, stalled = np.inf, 0
-        for steps in range(STEPS_MAX):
+        for _ in range(STEPS_MAX):
             lacks_start, lacks_end = self._imbalance(point, price)
             lacking = deadline * float(np.abs(lacks_start).sum() + np.abs(lacks_end).sum())
             left = float((point.flow * point.under).sum() + (point.spare * point.over).sum())
             left += float((point.open_flow * point.open_slack).sum())
             if left <= tolerance and lacking <= LACKING_MAX * tolerance:
-                return point, steps
+                return point
             stalled = 0 if left + lacking < 0.9 * best else stalled + 1
             if stalled == STALLED_MAX:
                 break
             best = min(best, left + lacking)
             point = self._advanced(point, deadline, left, tolerance, pairs, lacks_start, lacks_end)
-        return point, steps
+        return point
 
     def _imbalance(self, point: _Point, price: float) -> tuple[Floats, Floats]:
         """What start and end of each row lack of a balanced flow."""
@@ -331,9 +328,7 @@ class Relaxer:
         give = give + step.own * value[:rows] + np.bincount(tails, onwards, rows)
         return value, give * step.inverse
 
-    def _read(
-        self, point: _Point, deadline_s: float, time_price_w: float, steps: int
-    ) -> Relaxation:
+    def _read(self, point: _Point, deadline_s: float, time_price_w: float) -> Relaxation:
         network, rows = self.network, self.network.size
         flow = np.clip(point.flow, 0.0, self._room)
         base = np.maximum(point.open_flow[:rows], 0.0)
@@ -361,7 +356,6 @@ class Relaxer:
             arrives_w=max(arrives / network.watt, time_price_w),
             limits_s=point.end / network.second,
             iteration_s=float(point.start[-1]) / network.second,
-            steps=steps,
         )
 
 
