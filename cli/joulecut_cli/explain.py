@@ -85,9 +85,8 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
 def _bloat_lines(when: str, watts_of: Json) -> Iterator[str]:
     """Power above the frontier by kind; nothing where no kind is known."""
     if watts_of:
-        text = ", ".join(
-            f"{kind} {watts_of[kind]:.0f} W" for kind in BLOAT_KINDS if kind in watts_of
-        )
+        known = (kind for kind in BLOAT_KINDS if kind in watts_of)
+        text = ", ".join(f"{kind} {watts_of[kind]:.0f} W" for kind in known)
         yield labelled("", f"bloat {when}: {text} (predicted)")
 
 

@@ -67,26 +67,22 @@ def holdout_text(holdout: Json | None) -> str:
     """The current or next window and the counts of past ones; empty without hold-outs."""
     if not holdout:
         return ""
-    parts = [holdout["text"], *_asked(holdout)]
+    parts = [holdout["text"]]
+    if holdout["share_ratio"]:
+        windows = f", windows of {length(holdout['window_s'])}" if holdout["window_s"] else ""
+        parts.append(f"{percent(holdout['share_ratio'])} of the time{windows}")
     kept = {w["arm"]: w["count"] for w in holdout["windows"] if w["outcome"] == "kept"}
     if kept:
         at_default, under_plan = kept.get("default", 0), kept.get("plan", 0)
         parts.append(f"{at_default} windows kept at default clocks, {under_plan} under a plan")
-    dropped: dict[str, int] = {}
+    dropped = Counter[str]()
     for window in holdout["windows"]:
-        if window["outcome"] != "kept":
-            dropped[window["outcome"]] = dropped.get(window["outcome"], 0) + window["count"]
+        dropped[window["outcome"]] += window["count"]
+    del dropped["kept"]
     if dropped:
         why = ", ".join(f"{count} ({reason})" for reason, count in sorted(dropped.items()))
         parts.append(f"dropped: {why}")
     return "; ".join(parts)
-
-
-def _asked(holdout: Json) -> Iterator[str]:
-    if holdout["share_ratio"]:
-        share = f"{percent(holdout['share_ratio'])} of the time"
-        window_s = holdout["window_s"]
-        yield f"{share}, windows of {length(window_s)}" if window_s else share
 
 
 def worth_text(job: Json) -> str:
@@ -111,16 +107,12 @@ CLEAR = "\x1b[H\x1b[2J"  # cursor home, screen empty
 INDENTED_GPUS_MAX = 256
 JOBS_SHOWN_MAX = 20  # with head and GPUs, a screen
 
-MODES = {
-    "enforce": "enforcing",
-    "recommend": "recommending, no command is sent",
-    "off": "off",
-}
-
 
 def mode_text(mode: str, *, enforced: bool) -> str:
-    """Of a policy that allows clocks which no plan holds now, as the page says it."""
-    return MODES[mode] if enforced or mode != "enforce" else "enforce, no plan in force"
+    """As the page says it; a policy may allow clocks that no plan holds now."""
+    if mode == "enforce":
+        return "enforcing" if enforced else "enforce, no plan in force"
+    return "recommending, no command is sent" if mode == "recommend" else mode
 
 
 @understood
@@ -205,8 +197,10 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
         yield sentence(board["sentence"].removeprefix("standby: "))
         yield sentence(where_to_ask(board, url))
     else:
+        enforced = any(job["state"] == "enforced" for job in board["jobs"])
+        mode = mode_text(board["mode"], enforced=enforced)
         yield (
-            f"Joulecut at {url}: {_mode(board)}; "
+            f"Joulecut at {url}: {mode if board['jobs'] else 'no jobs'}; "
             f"pass {board['pass_number']} ended {ago(age_s)} ago, epoch {board['epoch']}{simulated}"
         )
         yield from _cluster(board["cluster"], board.get("power_budget"))
@@ -259,18 +253,12 @@ def _needs(cluster: Json) -> Iterator[str]:
         yield f"- and {more} more: see the page"
 
 
-def _mode(board: Json) -> str:
-    enforced = any(job["state"] == "enforced" for job in board["jobs"])
-    return mode_text(board["mode"], enforced=enforced) if board["jobs"] else "no jobs"
-
-
 def _jobs(board: Json) -> list[str]:
     if stands_by(board):
         return ["Jobs and plans are shown by the leader; below are the GPUs seen by this standby."]
     if not board["jobs"]:
-        if board.get("elsewhere"):
-            return []
-        return ["No jobs in the policy: GPUs are measured and stay at default clocks."]
+        none = "No jobs in the policy: GPUs are measured and stay at default clocks."
+        return [] if board.get("elsewhere") else [none]
     lines = _job_table(board["jobs"])
     for job in board["jobs"]:
         name, step = job["name"], job["next_step"]

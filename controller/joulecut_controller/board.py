@@ -109,9 +109,8 @@ class JobBoard:
 
     @property
     def slowdown_ratio(self) -> float | None:
-        """Measured, of the clocks in force: that of the reference. Before there is one, and while a
-        sibling's iterations are waited for, that of the iterations against the baseline. None until
-        iterations are measured under these clocks: the reference then has its prior alone.
+        """Measured, of the clocks in force: the reference's, or, without one and while a sibling is
+        waited for, that of iterations against the baseline. None until some are measured.
         """
         baseline, current = self.view.measured.baseline, self.view.measured.current
         if baseline is None or current is None or baseline.time_mean_s <= 0.0:
