@@ -37,8 +37,6 @@ STRETCH_STEP = 1.25  # stretches are asked for in steps of this
 # growing, and each step would ask for another solve before the one under way has ended.
 STRETCH_GROWTH = 1.5
 MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
-MORE_CHANGES = 4
-MORE_PAYS_RATIO = 0.005  # of the baseline's energy: as much as a new plan has to promise
 OPERATION_MARGIN = 1.2  # of the shortest operation, until clocks per operation are in use
 LATE_AGAIN_S = 3600.0  # a try runs late until it is measured
 AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried again
@@ -115,28 +113,9 @@ def shortest_marked_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     return max(STRETCH_S_MIN, LATENCIES_MIN * max(latencies_s, default=SPREAD_UNKNOWN_S))
 
 
-def changes_of_auto(job: JobState, view: View, held: Rung, prices: Mapping[str, float]) -> int:
-    """Clock changes of a GPU per iteration: the policy's, or MORE_CHANGES under `auto` where the
-    policy names none and they save enough more. `prices` are predicted savings by granularity, as
-    shares of the baseline; empty while they are not computed.
-    """
-    clocks, count = job.policy.clocks, job.policy.clocks.changes
-    if clocks.granularity != "auto" or clocks.changes_given or count >= MORE_CHANGES:
-        return count
-    if any(not node or node.timed_steps_max < MORE_CHANGES for _, node in _agents(job, view)):
-        return count
-    has_more = (held.granularity, held.limits.per_iteration) == ("changes", MORE_CHANGES)
-    few, more = prices.get("changes"), prices.get(f"changes:{MORE_CHANGES}")
-    if few is None or more is None:
-        return MORE_CHANGES if has_more else count
-    return MORE_CHANGES if more - few >= (0.0 if has_more else MORE_PAYS_RATIO) else count
-
-
-def rung_of(
-    job: JobState, view: View, held: Rung, dwell_s: float, prices: Mapping[str, float]
-) -> Rung:
-    """The granularity of this pass; `held` is that of the last one. See `changes_of_auto`."""
-    count = changes_of_auto(job, view, held, prices)
+def rung_of(job: JobState, view: View, held: Rung, dwell_s: float) -> Rung:
+    """The granularity of this pass; `held` is that of the last one."""
+    count = job.policy.clocks.changes
     reasons: list[str] = []
     for granularity in _LADDER[job.policy.clocks.granularity]:
         again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s

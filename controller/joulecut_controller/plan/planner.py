@@ -135,7 +135,7 @@ def decide(
 def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers) -> Decision:
     held = state.rung
     try:
-        rung = rung_of(inputs.job, inputs.view, held, dwell_s(inputs), inputs.prices)
+        rung = rung_of(inputs.job, inputs.view, held, dwell_s(inputs))
         state = replace(state, rung=rung)
         return _within_reach(inputs, state, costs, solver)
     except Unanswered:

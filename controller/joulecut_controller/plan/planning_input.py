@@ -41,7 +41,6 @@ class PlanningInput:
     host_power_w: float = 0.0
     vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
     examined: bool = True
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one

@@ -184,7 +184,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
     if (clocks.lock_mhz or keys.power_limit_w) and not keys.slo.targets:
         slo = replace(slo, given_as="")
     if clocks.granularity == EDGE:
-        clocks = replace(clocks, granularity="changes", changes_given=True)
+        clocks = replace(clocks, granularity="changes")
         gone += [NO_EDGE]
     return JobPolicy(
         name=keys.name,

@@ -27,7 +27,7 @@ from joulecut_wire.quantity import (
     text,
     whole,
 )
-from joulecut_wire.section import Named, key, whether_given
+from joulecut_wire.section import Named, key
 
 Mode = Literal["off", "recommend", "enforce"]
 GranularityAsked = Literal["gpu", "changes", "computation", "auto", "edge"]
@@ -112,8 +112,7 @@ def _read_granularity(value: object) -> str:
 class ClockPolicy:
     """The operator's bounds, which override any plan.
 
-    `granularity` is the finest one allowed. `changes` are those of a GPU per iteration; where the
-    policy gives none, `auto` may take more.
+    `granularity` is the finest one allowed. `changes` are those of a GPU per iteration.
     """
 
     granularity: GranularityAsked = key(
@@ -126,8 +125,7 @@ class ClockPolicy:
     changes: int = key(
         whole(2, CHANGES_MAX),
         2,
-        meaning="most clock changes of a GPU per iteration; without this key `auto` takes 4 where "
-        "they save half a point more",
+        meaning="most clock changes of a GPU per iteration",
     )
     min_mhz: int = key(
         whole(0, CLOCK_MHZ_MAX),
@@ -148,7 +146,6 @@ class ClockPolicy:
         meaning="a fixed highest clock of all the job's GPUs, in place of a plan: "
         "[fixed clocks and power limits](#fixed-clocks-and-power-limits)",
     )
-    changes_given: bool = whether_given("changes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,7 +278,7 @@ class JobController:
         job, measured = observation.job, observation.job.measured
         locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
-        plan, evaluates = applied or self.rollout.decision, measured.phase.kind == "evaluate"
+        evaluates = measured.phase.kind == "evaluate"
         unready = "" if self.state.clocks is not None else services.unready()
         inputs = PlanningInput(
             view=view,
@@ -291,7 +291,6 @@ class JobController:
             host_power_w=self._cluster.policy.cost.host_power_w,
             vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.budgets.deadline_s(self.name),
-            prices=dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {},
             examined=examined,
             predicted=services.predictions.of(observation, view),
             limits_w=holding.limits_w if holding else {},

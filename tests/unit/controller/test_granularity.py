@@ -14,7 +14,6 @@ from worlds import World
 from joulecut_controller.plan.granularity import (
     AGAIN_DWELLS,
     Rung,
-    changes_of_auto,
     rung_of,
     shortest_s,
     stretches_s,
@@ -46,7 +45,7 @@ def rung(
 ) -> Rung:
     clocks = replace(job.policy.clocks, granularity=asked)
     job = replace(job, policy=replace(job.policy, clocks=clocks))
-    return rung_of(job, view, held or Rung(), DWELL_S, {})
+    return rung_of(job, view, held or Rung(), DWELL_S)
 
 
 def test_evidence_that_is_there_gives_two_changes() -> None:
@@ -82,26 +81,6 @@ def test_what_marks_cannot_carry_falls_back() -> None:
     nodes = tuple(replace(node, marked_steps_max=10) for node in view.nodes)
     assert "takes no schedule of 18 operations" in rung(job, replace(view, nodes=nodes)).why
     assert rung(job, view, asked="changes").name == "changes"
-
-
-def test_more_changes_where_they_pay() -> None:
-    job, view = case()
-    few, pays = {"changes": 0.100, "changes:4": 0.104}, {"changes": 0.100, "changes:4": 0.106}
-    assert changes_of_auto(job, view, Rung(), {}) == 2
-    assert changes_of_auto(job, view, Rung(), few) == 2
-    assert changes_of_auto(job, view, Rung(), pays) == 4
-    held = rung_of(job, view, Rung(), DWELL_S, pays)
-    assert held.name == "changes:4"
-    assert changes_of_auto(job, view, held, few) == 4  # what is in use stays
-    assert changes_of_auto(job, view, held, {}) == 4
-    two = replace(job.policy.clocks, granularity="changes")
-    bound = replace(job, policy=replace(job.policy, clocks=two))
-    assert changes_of_auto(bound, view, Rung(), pays) == 2
-    nodes = tuple(replace(node, timed_steps_max=3) for node in view.nodes)
-    assert changes_of_auto(job, replace(view, nodes=nodes), Rung(), pays) == 2
-    given = replace(job.policy.clocks, changes_given=True)
-    bound = replace(job, policy=replace(job.policy, clocks=given))
-    assert changes_of_auto(bound, view, Rung(), pays) == 2
 
 
 def test_every_gpu_must_have_starts() -> None:
