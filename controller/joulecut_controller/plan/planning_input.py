@@ -54,11 +54,9 @@ class PlanningInput:
     def default_s(self) -> float:
         """Mean seconds of an iteration at default clocks. Infinite before any were measured."""
         known, baseline = self.job.measured.reference, self.job.measured.baseline
-        if baseline is None:
-            return math.inf
         if known is None or self.allotted_s is not None:  # power limits slow what it follows
-            return baseline.adjusted_mean_s
-        scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s
+            return baseline.adjusted_mean_s if baseline else math.inf
+        scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s if baseline else 0.0
         return math.exp(known.default.mean + scatter**2 / 2.0)  # of a log-normal distribution
 
     @property
@@ -114,14 +112,13 @@ class PlanningInput:
 @dataclass(frozen=True, slots=True)
 class Lateness:
     """Clocks that came out late: their setting and modelled log slowdown. No others as slow are
-    tried until `until_s`, which `caution_s` led to. `count` is that of late plans in succession.
+    tried until `until_s`, for `caution_s`.
     """
 
-    setting: Setting | None = None
-    predicted: float = 0.0
-    until_s: float = -math.inf
-    caution_s: float = 0.0
-    count: int = 0
+    setting: Setting
+    modelled: float
+    until_s: float
+    caution_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +132,10 @@ class PlannerState:
     clocks: Clocks | None = None
     costs: Costs | None = None
     goal: Goal | None = None
-    aim: float = 0.0  # log slowdown of the model that an own goal leaves: costs move, this stays
-    allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
+    aim: float = 0.0  # log slowdown of the model that `clocks` were planned for
+    allowed: float = 0.0  # log slowdown that their deadline allowed
     setting: Setting | None = None  # of `clocks`, once in force
-    late: Lateness = field(default_factory=Lateness)
+    late: Lateness | None = None
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
