@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from joulecut_controller.chunk import DEFAULT, Chunk, Judged, Setting, Timed, Usual
 from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
+from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.measurement_window import (
     ITERATIONS_KEPT,
     RECENT,
@@ -113,6 +114,7 @@ class _Track:
     phase: Phase
     baselines: dict[str, Baseline] = field(default_factory=dict)  # by phase
     references: dict[str, _Referred] = field(default_factory=dict)  # by phase
+    default_paces: GpuPaces = field(default_factory=GpuPaces)  # of all windows at default clocks
     locks: dict[str, int] = field(default_factory=dict)
     schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
@@ -150,6 +152,11 @@ class _Track:
         """The clocks in force, with their schedule."""
         locks = tuple(sorted((uuid, mhz) for uuid, mhz in self.locks.items() if mhz))
         return (locks, self.schedule) if locks or self.schedule else DEFAULT
+
+    def begin(self, now_s: float) -> None:
+        """A new window, under the clocks in force."""
+        paces = self.default_paces if self.setting == DEFAULT else GpuPaces()
+        self.window = MeasurementWindow(now_s, self.stage_of, paces)
 
     def ended(self, one: Iteration) -> EndedIteration:
         """An iteration as it guards promises: as reported, with nothing inferred."""
@@ -199,7 +206,7 @@ class IterationStats:
         new = {uuid: locks.get(uuid, 0) for uuid in track.locks}
         if (new, schedule) != (track.locks, track.schedule):
             track.locks, track.schedule = new, schedule
-            track.window = MeasurementWindow(now_s, track.stage_of)
+            track.begin(now_s)
         if slowdown is not None:
             track.referred.reference.predict(track.setting, slowdown.mean, slowdown.sd)
 
@@ -225,7 +232,7 @@ class IterationStats:
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track, phases = self._tracks.get(job), self._phases.setdefault(job, Phases())
         if track is None or track.stage_of != stage_of or track.shape != shape:
-            window = MeasurementWindow(now_s, stage_of)
+            window = MeasurementWindow(now_s, stage_of, GpuPaces())
             track = self._tracks[job] = _Track(stage_of, shape, window, phases.now)
             self._enter(track, phases.now, recall, now_s)
         seen_s = self._see_locks(track, gpus, now_s)
@@ -253,7 +260,11 @@ class IterationStats:
         jump = track.referred.jump()
         if (jump or shifted) and not track.straggling:
             track.baseline.shift(math.exp(jump), shifted)
-            track.window = MeasurementWindow(now_s, track.stage_of)
+            if shifted:
+                track.default_paces = GpuPaces()
+                for referred in track.references.values():
+                    referred.reference.forget_effects()
+            track.begin(now_s)
             fresh, chunk = [], None  # some of them ran before it
         if seen_s > track.seen_s:
             track.window.passes += 1
@@ -307,7 +318,8 @@ class IterationStats:
     ) -> None:
         """Another phase has windows and a baseline of its own."""
         before = track.baselines.get(track.phase.key)
-        track.phase, track.window = phase, MeasurementWindow(now_s, track.stage_of)
+        track.phase, track.default_paces = phase, GpuPaces()
+        track.begin(now_s)
         if phase.key not in track.baselines:
             # Without operations a phase of other lengths may be the same work on more or less data.
             first_s = before.first_s if before and not phase.shape else None
@@ -355,7 +367,7 @@ class IterationStats:
                 new.setdefault(uuid, 0)
         if new != track.locks:
             track.locks = new
-            track.window = MeasurementWindow(now_s, track.stage_of)
+            track.begin(now_s)
         return seen_s
 
     def _see_external_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
@@ -364,7 +376,8 @@ class IterationStats:
         """
         if not track.external_locks.look(gpus, track.locks, now_s):
             return
-        track.window = MeasurementWindow(now_s, track.stage_of)
+        track.default_paces = GpuPaces()
+        track.begin(now_s)
         if track.external_locks.rose:
             track.baseline.forget()
 
@@ -389,7 +402,7 @@ class IterationStats:
             if (gpu := gpus.get(uuid)) and gpu.snapshot
         )
         if not track.window.see(seen):
-            track.window = MeasurementWindow(now_s, track.stage_of)
+            track.begin(now_s)
 
     def _collect(self, track: _Track, reports: Iterable[ArrivedReport], phases: Phases) -> None:
         """Joins the reports of one iteration; complete ones, and old ones, are closed."""
@@ -446,7 +459,7 @@ class IterationStats:
         straggling = bool(track.peers_s)
         if straggling != track.straggling:
             track.straggling = straggling
-            track.window = MeasurementWindow(now_s, track.stage_of)
+            track.begin(now_s)
 
     def _confirmed(self, track: _Track, seen_s: float) -> list[Iteration]:
         """Closed ones of this phase, or of none, that ran wholly under the clocks in force."""

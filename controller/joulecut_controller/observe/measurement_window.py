@@ -195,9 +195,11 @@ def _add(sums: Busy, busy: Busy) -> None:
 
 
 class MeasurementWindow:
-    """Everything counted since `since_s` of GPUs by stage (`stage_of`)."""
+    """Everything counted since `since_s` of GPUs by stage (`stage_of`), whose `paces` may be known
+    from earlier windows under these clocks.
+    """
 
-    def __init__(self, since_s: float, stage_of: Mapping[str, int]) -> None:
+    def __init__(self, since_s: float, stage_of: Mapping[str, int], paces: GpuPaces) -> None:
         self.since_s = since_s
         self.passes = 0
         self.begun = False  # an iteration has ended since then
@@ -206,7 +208,7 @@ class MeasurementWindow:
         self._work = InferredWork()
         self._first_works: list[float] = []
         self.gpu_shift: GpuShift | None = None  # the first since then
-        self._gpu_paces = GpuPaces()
+        self._gpu_paces = paces
         self._training = _TrainingTime(since_s)
         self._reach_s = ENERGY_REACH_S
         self._stage_of = stage_of

@@ -155,7 +155,7 @@ class _State:
     def with_setting(self, setting: Setting, log: float, sd: float) -> "_State":
         """With a setting of a predicted slowdown. The one not seen for longest goes for it."""
         if len(self.columns) >= SETTINGS_KEPT:
-            return self._without(next(iter(self.columns))).with_setting(setting, log, sd)
+            return self.without(next(iter(self.columns))).with_setting(setting, log, sd)
         n = len(self.x)
         p = np.zeros((n + 2, n + 2))
         p[:n, :n] = self.p
@@ -165,7 +165,7 @@ class _State:
         x = np.append(self.x, [log * self.x[2], log])
         return _State(x, p, {**self.columns, setting: n}, self.at_s)
 
-    def _without(self, setting: Setting) -> "_State":
+    def without(self, setting: Setting) -> "_State":
         at = self.columns[setting]
         keep = [i for i in range(len(self.x)) if i not in (at, at + 1)]
         left = {s: c - 2 if c > at else c for s, c in self.columns.items() if s != setting}
@@ -223,6 +223,14 @@ class Reference:
             self._state = self._state.with_setting(setting, slowdown_log, sd)
             if self._counted < BEGINS[-1]:
                 self._predicted[setting] = slowdown_log, sd
+
+    def forget_effects(self) -> None:
+        """A GPU works at another pace than before: each setting slows the job by another part."""
+        for setting in self._state.columns:
+            self._state = self._state.without(setting)
+        self._before = self._calm = self._left = None
+        self._seen.clear()
+        self._predicted.clear()
 
     def answer(self, setting: Setting) -> Answer:
         scale = Figure(float(self._state.x[2]), math.sqrt(float(self._state.p[2, 2])))

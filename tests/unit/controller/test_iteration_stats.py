@@ -37,6 +37,7 @@ class Job:
         self.power_w = 200.0
         self.peer_s: float | None = None
         self.silent: set[str] = set()
+        self.busy_ratio: dict[str, float] = {}  # of GPUs at another pace than usual
 
     def reports(self) -> list[ArrivedReport]:
         made = []
@@ -50,7 +51,11 @@ class Job:
                         stage,
                         self.iteration,
                         self.duration_s,
-                        (OperationReport("forward", 4, 0.4 * self.duration_s),),
+                        (
+                            OperationReport(
+                                "forward", 4, 0.4 * self.duration_s * self.busy_ratio.get(uuid, 1.0)
+                            ),
+                        ),
                         self.peer_s,
                     ),
                     self.ended_s,
@@ -222,3 +227,14 @@ def test_a_repeated_iteration_takes_no_more_memory() -> None:
         if one.number == repeated[0].report.iteration
     ]
     assert open_one.peers_s == {"a": 0.2}
+
+
+def test_a_gpu_that_recovers_just_before_default_clocks_is_found_there() -> None:
+    """Two windows show it, and neither of them alone."""
+    job = Job()
+    job.looks(10)
+    for mhz, ratio in ((1200, 1.0), (1200, 0.8), (0, 0.8)):
+        job.locks, job.busy_ratio = dict.fromkeys(UUIDS, mhz), {"b": ratio}
+        job.stats.changed("job", job.locks, job.now_s)
+        found = [job.fresh_looks(1)[1].gpu_shift for _ in range(3)]
+        assert any(found) == (mhz == 0)

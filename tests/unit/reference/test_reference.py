@@ -113,6 +113,17 @@ def test_a_level_that_returns_is_known_without_another_measurement() -> None:
         assert not job.answer.doubt(0.06)
 
 
+def test_effects_that_another_gpu_changed_are_measured_again() -> None:
+    """The job waits for another GPU from now on, so the same clocks cost other parts of it."""
+    job = predicted(Job().run(40, DEFAULT)).run(60, LOWERED)
+    job.reference.forget_effects()
+    assert not job.answer.settings
+    assert job.answer.slowdown.sd > 0.05
+    job.run(12, DEFAULT).reference.predict(LOWERED, 0.15)
+    slowed = job.run(20, LOWERED, lambda _: 0.11).answer.slowdown
+    assert slowed.mean == pytest.approx(0.15, abs=0.01)
+
+
 def test_a_steady_job_hardly_ever_jumps() -> None:
     jumps = sum(
         predicted(Job(seed).run(40, DEFAULT)).run(2000, LOWERED).answer.moved != 0.0
