@@ -88,6 +88,7 @@ class Advice:
     energy_j: float | None = None  # of one GPU per stage, as is the next
     baseline_energy_j: float | None = None
     baseline_time_s: float | None = None
+    operations: float | None = None  # log slowdown of operations, the median over stages
     lowest_mhz: tuple[int, ...] = ()  # measured so far, by stage
     measurements: int = 0
 

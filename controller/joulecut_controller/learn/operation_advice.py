@@ -151,6 +151,8 @@ class _Step:
         model = self._model
         clocks = model.grid_mhz[np.arange(len(at)), at]
         high_s = model.jittered_s(model.high_s, at) * self._pace
+        busy_s = model.mean_s.sum(axis=1)
+        slower = busy_s[np.arange(len(at)), at] / busy_s[:, -1]
         return Advice(
             verdict,
             reason,
@@ -163,6 +165,7 @@ class _Step:
             energy_j=self._energy_j(at),
             baseline_energy_j=self._energy_j(model.default),
             baseline_time_s=self._base_s,
+            operations=math.log(float(np.median(slower))),
             lowest_mhz=model.lowest,
             measurements=len(self._measurements),
         )

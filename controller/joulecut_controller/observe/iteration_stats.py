@@ -196,9 +196,11 @@ class IterationStats:
         *,
         schedule: tuple[object, ...] = (),
         slowdown: Figure | None = None,
+        operations: float | None = None,
     ) -> None:
         """Our own command changed clocks, or their `schedule` (changes within an iteration, fixed
-        power limits): a new window begins. `slowdown` is what is predicted of them.
+        power limits): a new window begins. `slowdown` is what is predicted of them, `operations`
+        the log slowdown of their operations.
         """
         track = self._tracks.get(job)
         if track is None:
@@ -208,7 +210,8 @@ class IterationStats:
             track.locks, track.schedule = new, schedule
             track.begin(now_s)
         if slowdown is not None:
-            track.referred.reference.predict(track.setting, slowdown.mean, slowdown.sd)
+            reference = track.referred.reference
+            reference.predict(track.setting, slowdown.mean, slowdown.sd, operations)
 
     def fold(
         self,

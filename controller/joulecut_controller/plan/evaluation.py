@@ -7,6 +7,7 @@ that a forecast can be compared with a measurement.
 """
 
 import math
+import statistics
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -248,6 +249,12 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
         gap_ratio=answer.gap,
         saved_by_granularity=((answer.granularity, own_saved),),
         modelled=math.log(after.mean_s / comparison.pace.modelled_s),
+        operations=math.log(
+            statistics.median(
+                busy_s / default_s
+                for busy_s, default_s in zip(after.busy_s, comparison.default.busy_s, strict=True)
+            )
+        ),
     )
 
 

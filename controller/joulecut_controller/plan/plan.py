@@ -115,6 +115,7 @@ class Forecast:
     extrinsic_bloat_w: float | None = None
     variability_bloat_w: float | None = None  # ... or unless the times of all GPUs are measured
     modelled: float | None = None  # log slowdown by the model alone; None of a trial
+    operations: float | None = None  # the same of single operations, the median over stages
     band: Band | None = None  # of a plan that is predicted from other jobs
 
     @property

@@ -57,6 +57,7 @@ def trial_of(
             baseline_energy_j=width * base_j,
             lower_bound_j=0.0,
             gap_ratio=UNBOUNDED_GAP,
+            operations=advice.operations,
         ),
         deadline_s=advice.deadline_s,
         basis=Basis(reach_mhz=reach_mhz),

@@ -42,7 +42,9 @@ SETTINGS_KEPT = 8  # effects; the one not seen for longest is forgotten
 SCALE_SD = 0.5  # of all predicted slowdowns together: a profile's slope may be of another batch
 EFFECT_SD = 0.005  # of one predicted slowdown beside that
 EFFECT_UNKNOWN_SD = 0.1  # of one that nothing predicts
-OPERATIONS_SD = 0.05  # of the effect on operations beside that on iterations
+# Of the effect on operations, where nothing predicts it, beside that on iterations; and where a
+# profile does: curves of public sweeps miss by half a percent beside a common slope, twice is room.
+OPERATIONS_SD, OPERATIONS_KNOWN_SD = 0.05, 0.01
 UNKNOWN_SD = 3.0  # of b and m before the first iteration
 # After so many iterations the filter begins, and begins again: their noise is known better by then.
 BEGINS = (8, 16, 32, 64)
@@ -100,6 +102,17 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Effect:
+    """What is predicted of a setting: log slowdown of iterations with its standard error, and of
+    operations, None where only iterations are predicted.
+    """
+
+    log: float
+    sd: float
+    operations: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _State:
     """Means and covariance; b is column 0, m 1, the scale 2, then two columns a setting."""
 
@@ -152,17 +165,21 @@ class _State:
             more[self.columns[setting]] = (CLOCKS_SHARE * jump) ** 2
         return _State(self.x, self.p + np.diag(more), self.columns, self.at_s)
 
-    def with_setting(self, setting: Setting, log: float, sd: float) -> "_State":
+    def with_setting(self, setting: Setting, effect: "_Effect") -> "_State":
         """With a setting of a predicted slowdown. The one not seen for longest goes for it."""
         if len(self.columns) >= SETTINGS_KEPT:
-            return self.without(next(iter(self.columns))).with_setting(setting, log, sd)
+            return self.without(next(iter(self.columns))).with_setting(setting, effect)
         n = len(self.x)
-        p = np.zeros((n + 2, n + 2))
-        p[:n, :n] = self.p
-        p[n, :n] = p[:n, n] = log * self.p[2]
-        p[n, n] = log**2 * self.p[2, 2] + sd**2
-        p[n + 1, n + 1] = OPERATIONS_SD**2
-        x = np.append(self.x, [log * self.x[2], log])
+        # The new columns over the scale: a wrong slope moves iterations and operations together.
+        over = np.zeros((n + 2, n))
+        over[:n] = np.eye(n)
+        over[n, 2], over[n + 1, 2] = effect.log, effect.operations or 0.0
+        p = over @ self.p @ over.T
+        p[n, n] += effect.sd**2
+        known = effect.operations is not None
+        p[n + 1, n + 1] += (OPERATIONS_KNOWN_SD if known else OPERATIONS_SD) ** 2
+        x = over @ self.x
+        x[n + 1] = x[n + 1] if known else effect.log
         return _State(x, p, {**self.columns, setting: n}, self.at_s)
 
     def without(self, setting: Setting) -> "_State":
@@ -192,7 +209,7 @@ class Reference:
         self._noise = Noise()
         self._setting: Setting = DEFAULT
         self._early: list[Chunk] = []  # until their noise is known
-        self._predicted: dict[Setting, tuple[float, float]] = {}
+        self._predicted: dict[Setting, _Effect] = {}
         self._recalled: tuple[float, float] | None = None
         self._walk = WALK_PER_S
         self._walked = (0.0, 0.0)  # squares of what default clocks showed, and seconds they took
@@ -217,12 +234,21 @@ class Reference:
         """
         self._recalled = log_s, sd
 
-    def predict(self, setting: Setting, slowdown_log: float, sd: float = EFFECT_SD) -> None:
-        """The planner's prediction for a setting that will run."""
+    def predict(
+        self,
+        setting: Setting,
+        slowdown_log: float,
+        sd: float = EFFECT_SD,
+        operations_log: float | None = None,
+    ) -> None:
+        """The planner's prediction for a setting that will run: of iterations and, by a profile, of
+        their operations.
+        """
         if setting != DEFAULT and setting not in self._state.columns:
-            self._state = self._state.with_setting(setting, slowdown_log, sd)
+            effect = _Effect(slowdown_log, sd, operations_log)
+            self._state = self._state.with_setting(setting, effect)
             if self._counted < BEGINS[-1]:
-                self._predicted[setting] = slowdown_log, sd
+                self._predicted[setting] = effect
 
     def forget_effects(self) -> None:
         """A GPU works at another pace than before: each setting slows the job by another part."""
@@ -299,8 +325,8 @@ class Reference:
         self._before = self._left = None
         self._setting, self.moved = DEFAULT, 0.0
         self._shown.clear()
-        for setting, (log, sd) in self._predicted.items():
-            self._state = self._state.with_setting(setting, log, sd)
+        for setting, effect in self._predicted.items():
+            self._state = self._state.with_setting(setting, effect)
         for chunk in self._early:
             self._take(chunk)
 
@@ -408,7 +434,8 @@ class Reference:
             return False
         for setting, column in now.columns.items():
             if setting not in before.columns:
-                before = before.with_setting(setting, float(now.x[column]), EFFECT_SD)
+                effect = _Effect(float(now.x[column]), EFFECT_SD)
+                before = before.with_setting(setting, effect)
         self._before = now if self._since_jump > LASTED_ITERATIONS else None
         self.moved += float(before.x[0] - now.x[0])
         self._begin(before)
