@@ -134,7 +134,8 @@ def test_the_same_clocks_come_back_after_each(long_run: LongRun) -> None:
     numbers = [board.jobs[0].applied for board in controller.boards]
     generations = [plan.generation for plan in numbers if plan]
     assert generations == sorted(generations)
-    assert len(set(generations)) - begun in (0, 1, 2)
+    # Each hold-out gives the clocks after it a number, and each better plan has one.
+    assert len(set(generations)) - begun in (len(changed) - 1, len(changed))
 
 
 def test_job_and_board_say_what_runs(long_run: LongRun) -> None:

@@ -24,9 +24,6 @@ BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most basel
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
-# Of the budget: a slowdown with a larger standard error is not known. In a simulated job whose work
-# comes in waves it was off by three of them, since similar iterations follow each other.
-KNOWN_PART = 0.2
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
 CAREFUL_SDS = 0.5
@@ -74,8 +71,7 @@ class Pace:
             return self.modelled_s * math.exp(modelled + room / min(self.slope, 1.0))
         careful = 0.0 if self.holds else CAREFUL_SDS * self.scale.sd
         slope, surely = max(self.slope, 1.0) + careful, allowed - modelled
-        below_model = measured.mean + DOUBT_STDERRS * measured.sd <= modelled
-        if below_model and measured.sd <= KNOWN_PART * allowed:
+        if measured.mean + DOUBT_STDERRS * measured.sd <= modelled:
             # Elsewhere each further step would follow the noise of the last one.
             surely = max(surely, (room - measured.sd) / slope)
         return self.modelled_s * math.exp(modelled + max(0.0, min(room / slope, surely)))
