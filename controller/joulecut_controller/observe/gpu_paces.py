@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import GpuShift
 
+NO_CLOCKS: Mapping[str, int] = {}
 FIRST = 8  # iterations under these clocks that the newest is compared with, at least
 READINGS_MIN = 64  # of few GPUs more iterations: a deviation from so many is off by a tenth
 SHIFT_RATIO_MIN = 0.03  # cards of one model differ by as much; a throttled one by tens of percent
@@ -23,9 +24,14 @@ FITS = 3  # of usual times and of work in turn; more move neither by a thousandt
 
 
 class GpuPaces:
-    """Busy times of a job's GPUs under one set of clocks."""
+    """Busy times of a job's GPUs under one set of clocks (`clocks_mhz` by GPU, as far as they are
+    known). `before` are those of another set: a GPU may shift while clocks change.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, clocks_mhz: Mapping[str, int] = NO_CLOCKS, before: "GpuPaces | None" = None
+    ) -> None:
+        self._clocks_mhz, self._before = clocks_mhz, before
         self._uuids: tuple[str, ...] = ()
         self._needed = FIRST
         self._first: list[NDArray[np.float64]] = []
@@ -33,6 +39,11 @@ class GpuPaces:
         self._limit = math.inf
         # Iterations in a row beyond the limit, below 0 where quicker.
         self._apart: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    @property
+    def latest(self) -> "GpuPaces | None":
+        """The newest whose usual times are known: these, or those before."""
+        return self if len(self._first) == self._needed else self._before
 
     def take(self, operations: Mapping[str, Busy]) -> GpuShift | None:
         """Adds an iteration; the GPUs that have shifted, if any have. Reports get lost: a GPU
@@ -49,9 +60,11 @@ class GpuPaces:
         seconds = np.where(seen, seconds, np.nan)
         if len(self._first) < self._needed:
             self._first.append(seconds)
-            if len(self._first) == self._needed:
-                self._learn()
-            return None
+            if len(self._first) < self._needed:
+                return None
+            self._learn()
+            before, self._before = self._before, None
+            return self._since(before) if before is not None else None
         beside = _beside(seconds / self._usual_s)
         known = np.isfinite(beside)
         beside = np.where(known, beside, 0.0)
@@ -64,6 +77,30 @@ class GpuPaces:
         most = np.argsort(np.where(shifted, -np.abs(beside), 0.0), kind="stable")[: shifted.sum()]
         uuids = tuple(self._uuids[i] for i in most.tolist())
         return GpuShift(uuids, 1.0 + float(beside[most[0]]))
+
+    def _since(self, before: "GpuPaces") -> GpuShift | None:
+        """The GPUs that have shifted since: time changes by no more than the clock does, and all
+        GPUs have the rest in common. Most of them have to agree on it.
+        """
+        if before._uuids != self._uuids:
+            return None
+        longer = np.log(self._usual_s / before._usual_s)
+        clocks_mhz = [(before._clocks_mhz.get(u), self._clocks_mhz.get(u)) for u in self._uuids]
+        by = np.array([math.log(a / b) if a and b else math.nan for a, b in clocks_mhz])
+        limit = math.log1p(max(self._limit, before._limit))
+        least = longer - np.maximum(by, 0.0) - limit
+        most = longer - np.minimum(by, 0.0) + limit
+        ends = np.concatenate([least, most])
+        within = (least[:, None] <= ends) & (ends <= most[:, None])
+        known = np.isfinite(least)
+        common = within.sum(axis=0).argmax()
+        shifted = known & ~within[:, common]
+        if not shifted.any() or 2 * shifted.sum() >= known.sum():
+            return None
+        apart = longer - np.median(longer[~shifted & known])
+        most_apart = np.argsort(np.where(shifted, -np.abs(apart), 0.0), kind="stable")
+        uuids = tuple(self._uuids[i] for i in most_apart[: shifted.sum()].tolist())
+        return GpuShift(uuids, math.exp(float(apart[most_apart[0]])))
 
     def _learn(self) -> None:
         first = np.stack(self._first)

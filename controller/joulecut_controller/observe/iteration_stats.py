@@ -153,9 +153,12 @@ class _Track:
         locks = tuple(sorted((uuid, mhz) for uuid, mhz in self.locks.items() if mhz))
         return (locks, self.schedule) if locks or self.schedule else DEFAULT
 
-    def begin(self, now_s: float) -> None:
-        """A new window, under the clocks in force."""
-        paces = self.default_paces if self.setting == DEFAULT else GpuPaces()
+    def begin(self, now_s: float, *, shifted: bool = False) -> None:
+        """A new window, under the clocks in force; `shifted` where GPUs were found to have."""
+        paces = self.default_paces
+        if self.setting != DEFAULT:
+            clocks_mhz = {} if self.schedule else dict(self.locks)
+            paces = GpuPaces(clocks_mhz, None if shifted else self.window.paces.latest)
         self.window = MeasurementWindow(now_s, self.stage_of, paces)
 
     def ended(self, one: Iteration) -> EndedIteration:
@@ -267,7 +270,7 @@ class IterationStats:
                 track.default_paces = GpuPaces()
                 for referred in track.references.values():
                     referred.reference.forget_effects()
-            track.begin(now_s)
+            track.begin(now_s, shifted=shifted is not None)
             fresh, chunk = [], None  # some of them ran before it
         if seen_s > track.seen_s:
             track.window.passes += 1

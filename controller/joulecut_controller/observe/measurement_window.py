@@ -208,7 +208,7 @@ class MeasurementWindow:
         self._work = InferredWork()
         self._first_works: list[float] = []
         self.gpu_shift: GpuShift | None = None  # the first since then
-        self._gpu_paces = paces
+        self.paces = paces
         self._training = _TrainingTime(since_s)
         self._reach_s = ENERGY_REACH_S
         self._stage_of = stage_of
@@ -250,7 +250,7 @@ class MeasurementWindow:
         self._durations_s.append(one.duration_s)
         self._works.append(work)
         if self.gpu_shift is None:
-            self.gpu_shift = self._gpu_paces.take(one.operations)
+            self.gpu_shift = self.paces.take(one.operations)
         self._training.reach(one)
         self._reach_s = max(self._reach_s, ENERGY_REACH_ITERATIONS * one.duration_s)
         first = len(self._first_works) < WORK_ITERATIONS

@@ -40,3 +40,33 @@ def test_a_gpu_that_shifts_is_found_in_a_few_of_its_reports(
     assert found.uuids == (SHIFTED,)
     assert found.ratio == pytest.approx(ratio, abs=0.03)
     assert reports == IN_ROW
+
+
+@pytest.mark.parametrize("gpus", [4, 8, 32])
+@pytest.mark.parametrize("lost", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("ratio", [1.0, 0.85, 1.2])
+def test_a_gpu_that_shifts_while_clocks_change_is_found_under_the_next_ones(
+    gpus: int, lost: float, ratio: float
+) -> None:
+    """Work follows its clock by 0.25 to 0.93, each GPU's by another part, and plans change the
+    clocks of some GPUs a little and of others a lot.
+    """
+    draws = np.random.default_rng(8)
+    for _ in range(20):
+        before_mhz = {f"GPU-{i}": int(draws.integers(1000, 1410)) for i in range(gpus)}
+        after_mhz = {u: int(mhz * draws.uniform(0.96, 1.04)) for u, mhz in before_mhz.items()}
+        slower = {
+            u: (before_mhz[u] / after_mhz[u]) ** draws.uniform(0.25, 0.93) for u in before_mhz
+        }
+        before = GpuPaces(before_mhz)
+        for _ in range(60):
+            assert before.take(iteration(draws, 1.0, gpus, lost)) is None
+        now, found = GpuPaces(after_mhz, before.latest), []
+        for _ in range(60):
+            seen = iteration(draws, ratio, gpus, lost)
+            seen = {
+                uuid: {"forward": (busy["forward"][0] * slower[uuid], 1.0)}
+                for uuid, busy in seen.items()
+            }
+            found.append(now.take(seen))
+        assert [shift.uuids for shift in found if shift] == [(SHIFTED,)] * (ratio != 1.0)
