@@ -153,6 +153,15 @@ class _Track:
         locks = tuple(sorted((uuid, mhz) for uuid, mhz in self.locks.items() if mhz))
         return (locks, self.schedule) if locks or self.schedule else DEFAULT
 
+    def shift(self, jump: float, gpu_shift: GpuShift | None, now_s: float) -> None:
+        """The job's pace has jumped (a logarithm), or GPUs have shifted."""
+        self.baseline.shift(math.exp(jump), gpu_shift)
+        if gpu_shift is not None:
+            self.default_paces = GpuPaces()
+            for referred in self.references.values():
+                referred.reference.forget_effects()
+        self.begin(now_s, shifted=gpu_shift is not None)
+
     def begin(self, now_s: float, *, shifted: bool = False) -> None:
         """A new window, under the clocks in force; `shifted` where GPUs were found to have."""
         paces = self.default_paces
@@ -265,12 +274,7 @@ class IterationStats:
         shifted = track.window.gpu_shift if track.baseline.window is not None else None
         jump = track.referred.jump()
         if (jump or shifted) and not track.straggling:
-            track.baseline.shift(math.exp(jump), shifted)
-            if shifted:
-                track.default_paces = GpuPaces()
-                for referred in track.references.values():
-                    referred.reference.forget_effects()
-            track.begin(now_s, shifted=shifted is not None)
+            track.shift(jump, shifted, now_s)
             fresh, chunk = [], None  # some of them ran before it
         if seen_s > track.seen_s:
             track.window.passes += 1
