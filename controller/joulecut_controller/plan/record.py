@@ -50,7 +50,7 @@ def _action(action: Action) -> dict[str, Any]:
 
 def _forecast(forecast: Forecast) -> dict[str, Any]:
     made: dict[str, Any] = _known(asdict(forecast))
-    del made["saved_by_granularity"], made["modelled"]
+    del made["saved_by_granularity"], made["modelled"], made["operations"]
     if forecast.band is None:
         del made["band"]
     return made | {
