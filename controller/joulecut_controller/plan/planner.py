@@ -64,7 +64,6 @@ from joulecut_engine.optimize.problem import Infeasible, Solution
 # A new plan must promise this much more of the baseline's energy than the running one: a third of
 # what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.003
-PROMISE_ROUNDING = 1e-6  # the guard refuses what is later by more
 
 # Of the iteration time that a power budget asks for: clocks faster by more draw too much.
 ALLOTTED_ROOM = 0.005
@@ -314,9 +313,7 @@ def _compare(
     held_asked = state.asked if state.clocks else {}
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
-    late_s = comparison.promised_s * (1.0 + PROMISE_ROUNDING)
     worse = _early(inputs, state, comparison) or gain < IMPROVEMENT_RATIO_MIN
-    worse |= measured and comparison.real_s(after) > late_s
     if inputs.allotted_s is not None:  # clocks that are too fast draw too much
         worse &= before.held_s >= (1.0 - ALLOTTED_ROOM) * comparison.goal.deadline_s
     again = same or (fits and worse and not (new == held and slower))

@@ -129,13 +129,6 @@ def test_each_late_plan_that_follows_soon_doubles_the_caution() -> None:
     assert waits_s == [waits_s[0] * part for part in (1.0, 2.0, 4.0, 8.0, 1.0)]
 
 
-def test_measured_clocks_stay_where_those_of_an_earlier_goal_would_be_late() -> None:
-    """The guard refused the next plan, and the next, pass after pass."""
-    asked, state = applied(planned(inputs(slowdown=0.05)), Figure(0.049, 0.005), inputs(0.05))
-    decision = planned(asked, replace(state, aim=0.1))
-    assert (decision.verdict, decision.late) == ("keep", False)
-
-
 def test_clocks_come_back_after_a_suspension_where_they_keep_the_promise() -> None:
     first = planned(inputs(slowdown=0.05))
     for slowdown, same in ((0.045, True), (0.055, False)):
