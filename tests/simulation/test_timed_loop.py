@@ -81,7 +81,7 @@ def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> N
     controller.run(PASSES, until=lambda: controller.job.applied is not None)
     controller.run(25)
     controller.run(40, until=lambda: controller.job.applied is not None)  # no default window
-    controller.run(16)
+    controller.run(8)
     plan, base, now = (
         controller.job.applied,
         controller.job.view.measured.baseline,

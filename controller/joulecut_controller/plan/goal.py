@@ -14,18 +14,20 @@ from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.reference.reference import LATE_SDS
 from joulecut_engine.optimize.problem import Goal, Infeasible
 
-# Relative steps of the slowdowns that the solver is asked for. Measurements move the wanted one
-# with every iteration, and each new goal is a new solve.
-SLOWDOWN_STEP = 0.01
+# A goal stands while the wanted slowdown is longer by less than this part of it. Measurements move
+# the wanted one with every iteration, and each new goal is a new solve.
+GOAL_SLACK = 0.05
 ALLOWED_STEP = 0.003  # of the allowed slowdown: more is another promise, and no noise
+GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterations only
 # A straggler's time is a mean: aiming at it exactly would be late every second time.
 PEER_MARGIN_RATIO = 0.005
 PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
-# Clocks that came out late are not tried again for this many dwell times: a job must not swing
-# between two plans of which one is late. Each that follows soon, and is late again, doubles it.
-CAUTION_DWELLS, CAUTION_S_MAX = 20.0, 4 * 3600.0
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 ROUNDING = 1e-9  # deadlines are held to this, relative
+# Clocks that came out late are not tried again for this many dwell times: a job must not swing
+# between two plans of which one is late. Each plan that is late again doubles it.
+CAUTION_DWELLS = 20.0
+CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
 LATE_ITERATIONS_MIN = 8  # fewer show no standard error worth the name
 
 
@@ -70,45 +72,55 @@ def pace_of(
     return replace(pace, held=(predicted, measured))
 
 
-def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace) -> Lateness | None:
-    """The memory of late clocks, after those in force were late."""
-    if not state.setting:
-        return state.late
-    now_s, before, caution_s = inputs.view.now_s, state.late, CAUTION_DWELLS * dwell_s(inputs)
-    if before is not None and now_s < before.until_s + before.caution_s:
-        caution_s = min(2.0 * before.caution_s, CAUTION_S_MAX)
-    return Lateness(state.setting, pace.held[0], now_s + caution_s, caution_s)
+def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
+    """The memory of late plans, updated by the plan in force."""
+    if not late:
+        return remembered(inputs, state.late)
+    again = late_again(inputs, state.late)
+    return replace(again, setting=state.setting, predicted=pace.held[0])
 
 
-def _own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
-    """The log slowdown of the model that the own deadline leaves. What a power budget asks for is a
-    plan of the frontier, whatever its time turns out.
+def late_again(inputs: PlanningInput, before: Lateness) -> Lateness:
+    """After one more late plan."""
+    doublings = min(before.count, CAUTION_DOUBLINGS_MAX)
+    caution_s = CAUTION_DWELLS * dwell_s(inputs) * 2.0**doublings
+    return Lateness(None, 0.0, inputs.view.now_s + caution_s, caution_s, before.count + 1)
+
+
+def remembered(inputs: PlanningInput, before: Lateness) -> Lateness:
+    """Nothing once no plan was late for as long again as the caution lasted."""
+    return before if inputs.view.now_s < before.until_s + before.caution_s else Lateness()
+
+
+def own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
+    """The log slowdown of the model that the own deadline leaves. A plan that is not late is not
+    asked to be faster. What a power budget asks for is a plan of the frontier, whatever its time
+    turns out.
     """
     if inputs.allotted_s is not None:
         return math.log(inputs.allotted_s / pace.default_s)
-    aim = _stepped(pace.goal_s(inputs.deadline_s) / pace.modelled_s)
-    # A plan in force stands until it is late, and comes back where it keeps the promise.
-    aim_s = pace.modelled_s * math.exp(state.aim)
-    stands = not late if state.runs else pace.real_s(aim_s) <= inputs.mean_deadline_s
-    same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP or (state.runs and pace.holds)
-    if state.clocks and stands and same:
-        aim = max(aim, state.aim)
-    known, before = inputs.job.measured.reference, state.late
-    if known is None or before is None or inputs.view.now_s >= before.until_s:
-        return aim
-    measured = known.settings.get(before.setting)
+
+    def aim(of: Pace, *, careful: bool) -> float:
+        return math.log(of.goal_s(deadline_s, careful=careful) / pace.modelled_s)
+
+    deadline_s, known = inputs.deadline_s, inputs.job.measured.reference
+    wanted = aim(pace, careful=inputs.mode == "enforce")
+    held, runs = state.aim, inputs.mode == "enforce" and state.runs
+    if state.goal is not None and not state.goal.waits and not late:
+        if runs and not pace.holds:  # nothing is measured of them yet
+            same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP
+        else:
+            # Clocks that come back from a window at default ones ask the same question again.
+            most = wanted + (FIT_RATIO if state.suspended else ROUNDING)
+            same = held >= (1.0 - GOAL_SLACK) * wanted and (runs or held <= most)
+        wanted = held if same else wanted
+    ceiling = state.late
+    if known is None or inputs.view.now_s >= ceiling.until_s:
+        return wanted
+    measured = known.settings.get(ceiling.setting) if ceiling.setting else None
     if measured is None or measured.mean <= inputs.allowed:
-        return aim  # default clocks have been measured since: those clocks were not late
-    least_s = replace(pace, held=(before.modelled, measured)).goal_s(inputs.deadline_s)
-    return min(aim, math.log(least_s / pace.modelled_s))
-
-
-def _stepped(ratio: float) -> float:
-    """The log of a ratio, at the next lower step where it is above 0."""
-    slowdown, step = math.log(ratio), math.log1p(SLOWDOWN_STEP)
-    if slowdown <= 0.0:
-        return slowdown
-    return math.exp(step * math.floor(math.log(slowdown) / step + ROUNDING))
+        return wanted  # default clocks have been measured since: those clocks were not late
+    return min(wanted, aim(replace(pace, held=(ceiling.predicted, measured)), careful=False))
 
 
 def _peer_s(inputs: PlanningInput) -> float | None:
@@ -120,17 +132,22 @@ def _peer_s(inputs: PlanningInput) -> float | None:
 
 
 def goal_of(
-    inputs: PlanningInput, state: PlannerState, solver: Answers, pace: Pace, *, late: bool
+    inputs: PlanningInput,
+    state: PlannerState,
+    solver: Answers,
+    pace: Pace,
+    deadline_s: float,
+    *,
+    late: bool,
 ) -> tuple[Goal, float, float]:
-    """The solver's goal in model seconds, what it promises in real ones, and its `_own_aim`.
+    """The solver's goal in model seconds, what it promises in real ones, and its `own_aim`.
 
     With an own deadline D and a straggler that takes T', T = max(T', min(D, T_E)): the plan
     of a lone pipeline within D ends at min(D, T_E), so a straggler slower than that plan is
     waited for anyway, and one faster than it changes nothing.
     """
     assert state.costs is not None
-    deadline_s = inputs.deadline_s
-    aim = _own_aim(inputs, state, pace, late=late)
+    aim = own_aim(inputs, state, pace, late=late)
     own = Goal(pace.modelled_s * math.exp(aim) * (1.0 + ROUNDING))
     peer_s = _peer_s(inputs)
     if peer_s is None:
@@ -143,10 +160,17 @@ def goal_of(
         late_ratio = max(1.0, solver.spread(state.costs, jitter, lone.clocks).mean_s / lone_s)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
-    wanted_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO)) / late_ratio
-    wanted_s = pace.modelled_s * math.exp(_stepped(wanted_s / pace.modelled_s))
+    peer_goal_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO), careful=False)
+    wanted_s = peer_goal_s / late_ratio
     if wanted_s <= lone_s:
         return own, deadline_s, aim
+    held = state.goal
+    if (
+        held is not None
+        and held.waits
+        and 0.0 <= 1.0 - held.deadline_s / wanted_s <= GOAL_SLACK_RATIO_PEER
+    ):
+        wanted_s = held.deadline_s
     return Goal(wanted_s, waits=True), peer_s, aim
 
 

@@ -60,21 +60,25 @@ class Pace:
         beyond = math.log(modelled_s / self.modelled_s) - modelled
         return self.default_s * math.exp(measured.mean + self.slope * beyond)
 
-    def goal_s(self, limit_s: float) -> float:
-        """The longest modelled time whose real one keeps a limit: longer than the model allows only
-        where it is known to say too much, and then by the room but for a standard error.
+    def goal_s(self, limit_s: float, *, careful: bool) -> float:
+        """The longest modelled time whose real one keeps a limit. `careful`: longer than the clocks
+        held only by the room that they leave but for a standard error, and than the limit only
+        where the model is known to say too much.
         """
         modelled, measured = self.held
         allowed = math.log(limit_s / self.default_s)
         room = allowed - measured.mean
         if room <= 0.0:
             return self.modelled_s * math.exp(modelled + room / min(self.slope, 1.0))
-        careful = 0.0 if self.holds else CAREFUL_SDS * self.scale.sd
-        slope, surely = max(self.slope, 1.0) + careful, allowed - modelled
-        if measured.mean + DOUBT_STDERRS * measured.sd <= modelled:
-            # Elsewhere each further step would follow the noise of the last one.
-            surely = max(surely, (room - measured.sd) / slope)
-        return self.modelled_s * math.exp(modelled + max(0.0, min(room / slope, surely)))
+        slope = self.slope
+        if careful:
+            room = max(0.0, room - measured.sd)
+            slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
+        beyond = room / slope
+        if careful and measured.mean + DOUBT_STDERRS * measured.sd > modelled:
+            # Where work varies, each further step would follow the noise of the last one.
+            beyond = min(beyond, max(0.0, allowed - modelled))
+        return self.modelled_s * math.exp(modelled + beyond)
 
 
 def surely_above(mean_s: float, doubt_ratio: float, limit_s: float) -> bool:

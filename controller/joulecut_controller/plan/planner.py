@@ -27,6 +27,7 @@ from joulecut_controller.plan.evaluation import (
 from joulecut_controller.plan.goal import (
     ALLOWED_STEP,
     FIT_RATIO,
+    ROUNDING,
     dwell_s,
     goal_of,
     is_late,
@@ -49,7 +50,11 @@ from joulecut_controller.plan.pace import (
     surely_above,
 )
 from joulecut_controller.plan.plan import Basis, Forecast, Plan
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.planning_input import (
+    Lateness,
+    PlannerState,
+    PlanningInput,
+)
 from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
 from joulecut_controller.plan.steps import Marks, Steps, marked_steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
@@ -152,6 +157,8 @@ def _meanwhile(
     """A plan of one clock per GPU while that of clocks that change takes long; None without one."""
     why = f"not {state.rung.name} yet: its plan is being computed"
     state = replace(state, rung=replace(state.rung, granularity="gpu", why=why))
+    if state.suspended:
+        state = replace(state, clocks=None, suspended="")
     try:
         decision = _within_reach(inputs, state, costs, solver)
     except Unanswered:
@@ -241,17 +248,17 @@ def _within_reach(
     held = held and with_jitter(held, costs, state.jitter, solver)
     state = _in_force(inputs, state)
     pace, late = pace_of(inputs, state, default, held), is_late(inputs)
-    state = replace(state, late=lateness(inputs, state, pace)) if late else state
-    goal, promised_s, aim = goal_of(inputs, state, solver, pace, late=late)
+    state = replace(state, late=lateness(inputs, state, pace, late=late))
+    goal, promised_s, aim = goal_of(inputs, state, solver, pace, deadline_s, late=late)
     jitter = STILL if goal.waits else state.jitter
     answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
     if isinstance(answer, Infeasible):
-        if rung.timed and late:
+        if rung.timed and state.late.count:
             # Clocks that follow their marks came late, or timed ones beside iterations that begin
             # irregularly: what changes more rarely may still be on time.
             again_s = inputs.view.now_s + LATE_AGAIN_S
             left = replace(rung, late=rung.granularity, late_until_s=again_s)
-            state = replace(state, rung=left)
+            state = replace(state, rung=left, late=Lateness())
         least_s = pace.real_s(answer.fastest_s)
         return _give_back(state, "room", _unmet(inputs, rung, least_s, promised_s))
     comparison = Comparison(
@@ -264,13 +271,39 @@ def _within_reach(
         rung.granularity,
         rung.limits,
     )
-    state = replace(state, goal=comparison.goal)
-    decision = _compare(inputs, state, comparison, answer, solver, late=late)
-    if decision.verdict == "change":
-        decision = replace(decision, state=replace(decision.state, aim=aim))
+    again = ""
+    if state.suspended:
+        comparison, answer, again = _as_before(state, comparison, answer, solver)
+        state = replace(state, clocks=None, suspended="")
+    state = replace(state, goal=comparison.goal, aim=aim)
+    decision = _compare(inputs, state, comparison, answer, solver, late=late, again=again)
     if decision.state.clocks != held_clocks:  # the measured slowdown is of other clocks
         decision = replace(decision, state=replace(decision.state, setting=None))
     return decision
+
+
+def _as_before(
+    state: PlannerState, comparison: Comparison, answer: Solution, solver: Answers
+) -> tuple[Comparison, Solution, str]:
+    """The suspended clocks, unless the solver's answer is clearly better; with words of them.
+
+    Like a running plan they may be later than promised by FIT_RATIO, since what is measured again
+    is never the same to the last digit; the promise is then theirs.
+    """
+    kept = comparison.appraised(state.clocks or (), solver)
+    asked = comparison.appraised(tuple(option.clock_mhz for option in answer.clocks), solver)
+    if kept is None or asked is None:
+        return comparison, answer, ""
+    gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
+    late = kept.held_s > comparison.goal.deadline_s * (1.0 + ROUNDING)
+    again = not late and gain < IMPROVEMENT_RATIO_MIN
+    over = comparison.real_s(kept if again else asked) / comparison.promised_s
+    if 1.0 < over <= 1.0 + FIT_RATIO:
+        comparison = replace(comparison, promised_s=comparison.promised_s * over)
+    if not again:
+        return comparison, answer, ""
+    words = f"{state.suspended} is over, the same clocks again; "
+    return comparison, comparison.as_solution(answer, kept), words
 
 
 def _in_force(inputs: PlanningInput, state: PlannerState) -> PlannerState:
@@ -289,9 +322,10 @@ def _compare(
     solver: Answers,
     *,
     late: bool,
+    again: str,
 ) -> Decision:
-    """The solver's answer against the present clocks, or the suspended ones: changed only for
-    enough gain or a late plan, lowered only after the dwell.
+    """The solver's answer against the present clocks: changed only for enough gain or a late plan,
+    lowered only after the dwell.
     """
     costs, answer = comparison.costs, _with_less_power(inputs, state, comparison, answer)
     new = solved = tuple(option.clock_mhz for option in answer.clocks)
@@ -302,10 +336,9 @@ def _compare(
     if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
     carried = state.clocks is None or _carried(inputs, state)
-    # Clocks that run and were measured are judged by that.
-    limit_s = comparison.goal.deadline_s * (1.0 + (FIT_RATIO if state.runs else 0.0))
-    measured = state.runs and comparison.pace.holds
-    fits = carried and not late and (measured or before.held_s <= limit_s)
+    limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
+    # Clocks that were measured are judged by that.
+    fits = carried and not late and (comparison.pace.holds or before.held_s <= limit_s)
     after = comparison.appraised(new, solver)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
@@ -313,19 +346,20 @@ def _compare(
     held_asked = state.asked if state.clocks else {}
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
-    worse = _early(inputs, state, comparison) or gain < IMPROVEMENT_RATIO_MIN
+    # Measured clocks are replaced only by clocks that keep the deadline by their margin, or are no
+    # slower.
+    early = state.clocks is not None and _early(inputs, state, comparison)
+    daring = state.clocks is not None and _dares(inputs, comparison, before, after)
+    worse = early or daring or gain < IMPROVEMENT_RATIO_MIN
     if inputs.allotted_s is not None:  # clocks that are too fast draw too much
         worse &= before.held_s >= (1.0 - ALLOTTED_ROOM) * comparison.goal.deadline_s
-    again = same or (fits and worse and not (new == held and slower))
-    if again and not state.suspended:
+    if same or (fits and worse and not (new == held and slower)):
         return _keep(state, gain)
-    if again:
-        new, after, answer = held, before, comparison.as_solution(answer, before)
-    lowers = not state.runs or any(a < b for a, b in zip(new, held, strict=True))
+    lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
     unknown = lowers and inputs.unknown
     if unknown or (lowers and waits_s > 0):
-        if fits or state.suspended:
+        if fits:
             wait = f"clocks are not lowered for {waits_s:.0f} s yet"
             if unknown:
                 wait = "default clocks are measured first"
@@ -338,61 +372,29 @@ def _compare(
         after = comparison.appraised(new, solver)
         assert after is not None
         answer = comparison.as_solution(answer, after)
-    draft, changes = _draft(
-        inputs,
-        state,
-        comparison,
-        answer,
-        after,
-        late=late,
-        again=again,
-        held_back=not again and new != solved,
-    )
-    ran = before if state.runs else comparison.default
-    state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes, suspended="")
-    state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
-    return Decision("change", "plan", draft.reason, state, draft, late, (comparison, ran))
-
-
-def _draft(
-    inputs: PlanningInput,
-    state: PlannerState,
-    comparison: Comparison,
-    answer: Solution,
-    after: Evaluation,
-    *,
-    late: bool,
-    again: bool,
-    held_back: bool,
-) -> tuple[Plan, tuple[int, float]]:
-    """The plan of these clocks; how often one changes within an iteration, and the shortest time
-    between two changes.
-    """
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
-    rung, new = state.rung, tuple(option.clock_mhz for option in after.options)
-    min_mhz = inputs.job.policy.clocks.min_mhz
-    reasons = clock_reasons(comparison, after, min_mhz, held_back=held_back)
+    min_mhz, rung = inputs.job.policy.clocks.min_mhz, state.rung
+    reasons = clock_reasons(comparison, after, min_mhz, held_back=new != solved)
     promised = forecast(comparison, answer, after)
-    words = _sentence(inputs, promised, comparison, late)
-    if again:
-        words = f"{state.suspended} is over, the same clocks again; {words}"
-    plan = Plan(
+    words = again + _sentence(inputs, promised, comparison, late)
+    draft = Plan(
         job=inputs.job.policy.name,
         mode=inputs.mode,
         granularity=rung.granularity,
-        actions=actions_for(
-            comparison.costs, new, inputs.running, steps=steps, marks=marks, reasons=reasons
-        ),
+        actions=actions_for(costs, new, inputs.running, steps=steps, marks=marks, reasons=reasons),
         reason=words,
         deadline_s=comparison.promised_s,
         forecast=promised,
         solution=answer,
         granularity_why=rung.why,
         shortest_step_s=shortest_step_s,
-        basis=Basis(comparison.costs.problem, comparison.goal, rung.limits),
+        basis=Basis(costs.problem, comparison.goal, rung.limits),
         clock_reasons=tuple(chain(*reasons)),
     )
-    return plan, (max(map(len, (*steps, *marks))), shortest_step_s)
+    changes = max(map(len, (*steps, *marks))), shortest_step_s
+    state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
+    state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
+    return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
 def _with_less_power(
@@ -412,11 +414,23 @@ def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -
     for nothing.
     """
     pace, seen = comparison.pace, inputs.job.measured.current_iterations
-    if not (state.runs and pace.holds) or comparison.goal.waits:
+    if not pace.holds or comparison.goal.waits:
         return False
     if abs(inputs.allowed - state.allowed) > ALLOWED_STEP:
         return False
     return seen < BETTER_ITERATIONS or inputs.view.now_s - state.changed_s < BETTER_S
+
+
+def _dares(
+    inputs: PlanningInput, comparison: Comparison, before: Evaluation, after: Evaluation
+) -> bool:
+    """Whether clocks may be late that replace measured ones."""
+    pace = comparison.pace
+    if not pace.holds or comparison.goal.waits:
+        return False
+    surely_s = pace.goal_s(inputs.deadline_s, careful=True)
+    late = comparison.real_s(after) > comparison.promised_s
+    return late or after.mean_s > max(surely_s, before.mean_s) * (1.0 + FIT_RATIO)
 
 
 def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:

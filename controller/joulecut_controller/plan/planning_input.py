@@ -54,9 +54,11 @@ class PlanningInput:
     def default_s(self) -> float:
         """Mean seconds of an iteration at default clocks. Infinite before any were measured."""
         known, baseline = self.job.measured.reference, self.job.measured.baseline
+        if baseline is None:
+            return math.inf
         if known is None or self.allotted_s is not None:  # power limits slow what it follows
-            return baseline.adjusted_mean_s if baseline else math.inf
-        scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s if baseline else 0.0
+            return baseline.adjusted_mean_s
+        scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s
         return math.exp(known.default.mean + scatter**2 / 2.0)  # of a log-normal distribution
 
     @property
@@ -112,13 +114,14 @@ class PlanningInput:
 @dataclass(frozen=True, slots=True)
 class Lateness:
     """Clocks that came out late: their setting and modelled log slowdown. No others as slow are
-    tried until `until_s`, for `caution_s`.
+    tried until `until_s`, which `caution_s` led to. `count` is that of late plans in succession.
     """
 
-    setting: Setting
-    modelled: float
-    until_s: float
-    caution_s: float
+    setting: Setting | None = None
+    predicted: float = 0.0
+    until_s: float = -math.inf
+    caution_s: float = 0.0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,10 @@ class PlannerState:
     clocks: Clocks | None = None
     costs: Costs | None = None
     goal: Goal | None = None
-    aim: float = 0.0  # log slowdown of the model that `clocks` were planned for
-    allowed: float = 0.0  # log slowdown that their deadline allowed
+    aim: float = 0.0  # log slowdown of the model that an own goal leaves: costs move, this stays
+    allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
     setting: Setting | None = None  # of `clocks`, once in force
-    late: Lateness | None = None
+    late: Lateness = field(default_factory=Lateness)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`

@@ -22,7 +22,7 @@ from joulecut_controller.learn.measurement_log import (
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
-from joulecut_controller.plan.goal import dwell_s
+from joulecut_controller.plan.goal import dwell_s, late_again, remembered
 from joulecut_controller.plan.own_clocks import pace_setters
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision, vetoes
@@ -259,8 +259,16 @@ class OnlineProfiler:
             why = f"no lower before the slowdown is known better than ±{sd:.1%}" if sd else ""
             words = f"{reason}; {why or 'default clocks are measured first'}"
             return Decision("keep", "probing", words, state)
+        late, before = advice.verdict == "raise", remembered(inputs, state.late)
+        rest_s = before.until_s - inputs.view.now_s
+        # One late step is part of learning. After a second one its cause is not known before
+        # default clocks are measured again.
+        measured = inputs.job.measured.drift.measured_s > before.until_s - before.caution_s
+        if lowers and before.count > 1 and rest_s > 0.0 and not measured:
+            words = f"{reason}; clocks came out late, none are lowered for {rest_s:.0f} s yet"
+            return Decision("keep", "probing", words, state)
+        state = replace(state, late=late_again(inputs, before) if late else before)
         state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
-        late = advice.verdict == "raise"
         return Decision("change", "probing", reason, state, plan=trial, late=late)
 
     def _now_mhz(self, inputs: PlanningInput) -> tuple[int, ...]:

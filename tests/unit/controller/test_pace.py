@@ -18,18 +18,27 @@ paces = st.builds(
 )
 
 
-@given(paces, st.floats(0.0, 0.3))
-def test_a_goal_keeps_its_limit_in_measured_seconds(pace: Pace, limit: float) -> None:
+@given(paces, st.floats(0.0, 0.3), st.booleans())
+def test_a_goal_keeps_its_limit_in_measured_seconds(
+    pace: Pace, limit: float, careful: bool
+) -> None:
     limit_s = pace.default_s * math.exp(limit)
-    goal_s = pace.goal_s(limit_s)
+    goal_s = pace.goal_s(limit_s, careful=careful)
     if goal_s != pace.modelled_s:
         assert pace.real_s(goal_s) <= limit_s * (1.0 + 1e-9) or pace.held[1].mean > limit
 
 
 @given(paces, st.floats(0.0, 0.3))
+def test_care_asks_for_no_longer_iterations(pace: Pace, limit: float) -> None:
+    limit_s = pace.default_s * math.exp(limit)
+    careless_s = pace.goal_s(limit_s, careful=False)
+    assert pace.goal_s(limit_s, careful=True) <= careless_s * (1.0 + 1e-12)
+
+
+@given(paces, st.floats(0.0, 0.3))
 def test_clocks_that_are_late_ask_for_faster_ones(pace: Pace, limit: float) -> None:
     modelled, measured = pace.held
-    goal_s = pace.goal_s(pace.default_s * math.exp(limit))
+    goal_s = pace.goal_s(pace.default_s * math.exp(limit), careful=True)
     held_s = pace.modelled_s * math.exp(modelled)
     if measured.mean > limit:
         assert goal_s < held_s
@@ -42,7 +51,7 @@ def test_luck_asks_for_no_longer_iterations_than_the_model_allows(pace: Pace, li
     """A job of varying work, whose plans looked faster than they were, stayed a point over."""
     modelled, measured = pace.held
     known = measured.mean + DOUBT_STDERRS * measured.sd <= modelled
-    goal_s = pace.goal_s(pace.default_s * math.exp(limit))
+    goal_s = pace.goal_s(pace.default_s * math.exp(limit), careful=True)
     if not known:
         assert goal_s <= pace.modelled_s * math.exp(max(modelled, limit)) * (1.0 + 1e-12)
 
