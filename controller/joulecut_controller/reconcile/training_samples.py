@@ -5,14 +5,15 @@ counter, less the waiting power: nothing measures the power of single operations
 """
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Fresh
 from joulecut_controller.plan.work import covered
-from joulecut_controller.view import GpuView, JobState, Measured, StageLoad
+from joulecut_controller.view import GpuView, JobState, Measured, StageLoad, Window
 from joulecut_engine.estimate.estimator import Estimator, Prediction, Sample, Subject
 from joulecut_engine.graph.pipeline import Kind, Pipeline
 from joulecut_engine.graph.schedules import programs
@@ -24,6 +25,12 @@ POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 # 64 each is taken every three minutes.
 REPLICAS_TAUGHT = 2
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
+# From this standard deviation of iterations on, work varies (clocks and heat make 0.1 to 0.5 %). A
+# change that all operations share is then no effect of a clock, and the profile stands.
+WORK_VARIES_RATIO = 0.01
+WORK_STDERRS = 4.0  # below it: how far the mean work of some iterations may be off by chance
+VARIATION_ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
+
 Work = Mapping[tuple[int, Kind], int]
 
 
@@ -67,9 +74,14 @@ def teach(
         for load in fresh
     }
     common = _common_work(
-        (ratio, work_of[load.stage][key] * float(known_of[load.uuid][key].time_s[0]))
-        for load in fresh
-        for key, ratio in ratios_of[load.uuid].items()
+        job.measured.current,
+        new.loaded,
+        [ratio for ratios in ratios_of.values() for ratio in ratios.values()],
+        [
+            work_of[load.stage][key] * float(known_of[load.uuid][key].time_s[0])
+            for load in fresh
+            for key in ratios_of[load.uuid]
+        ],
     )
     for load in fresh:
         work, known = work_of[load.stage], known_of[load.uuid]
@@ -91,18 +103,26 @@ def teach(
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
 
 
-def _common_work(ratios: Iterable[tuple[float, float]]) -> float:
-    """What all operations of these iterations have in common: their work, or heat, and no GPU's
-    own. The reference follows it.
+def _common_work(
+    current: Window | None, loaded: int, ratios: Sequence[float], predicted_s: Sequence[float]
+) -> float:
+    """What all operations of these iterations have in common, as far as their work varies: their
+    mean work is that of other iterations, and no GPU's own.
 
-    Measured over predicted times of GPUs and operations are weighted by the predicted: of any other
-    mean the rest would add up, pass after pass, to an error of a clock's effect.
+    `ratios` are measured over predicted times by GPU and operation. Where work varies they are
+    weighted by `predicted_s`: of any other mean the rest would add up, pass after pass, to an error
+    of the clock's effect.
     """
-    weighted = [(ratio * predicted_s, predicted_s) for ratio, predicted_s in ratios]
-    measured_s, predicted_s = (
-        map(math.fsum, zip(*weighted, strict=True)) if weighted else (1.0, 1.0)
-    )
-    return measured_s / predicted_s
+    if not ratios:
+        return 1.0
+    common = statistics.median(ratios)
+    if current is None or current.iterations < VARIATION_ITERATIONS_MIN:
+        return common  # it is not known by how much it varies
+    if current.work_sd_ratio > WORK_VARIES_RATIO:
+        weighted = zip(ratios, predicted_s, strict=True)
+        return math.fsum(ratio * weight for ratio, weight in weighted) / math.fsum(predicted_s)
+    most = WORK_STDERRS * current.work_sd_ratio / math.sqrt(max(1, loaded))
+    return math.exp(min(most, max(-most, math.log(common))))
 
 
 @lru_cache(maxsize=64)  # shapes of jobs; some tens of milliseconds each
