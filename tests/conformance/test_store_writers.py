@@ -69,6 +69,7 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
         "create table plan (generation integer primary key, content text)",
         "drop table part",
         "drop table claim",
+        "drop table reach",
         "alter table baseline drop column measured_unix_s",
         "drop table record",
         "update joulecut_schema set version = 3",

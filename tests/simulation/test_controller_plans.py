@@ -34,7 +34,11 @@ def test_a_straggler_is_waited_for_and_its_recovery_is_not(
     applied = controller.job.applied
     assert "is waited for" in applied.reason
     world.peer_s = 0.0
-    took = controller.run(6, until=lambda: sum(world.clocks_mhz().values()) >= sum(before.values()))
+    # Clocks of its own deadline again, which one more measurement may move by a step of 15 MHz.
+    took = controller.run(
+        6,
+        until=lambda: all(world.clocks_mhz()[uuid] >= mhz - 15 for uuid, mhz in before.items()),
+    )
     assert took <= 3
     controller.run(15)
     assert world.recent_s() <= alone_s * 1.005
@@ -79,6 +83,7 @@ def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: Databa
     policy = world.policy(slo=Slo(max_slowdown=0.0, tolerance=0.0))
     controller = Controller(world, store, policy, frontier=few_points)
     controller.run(200, until=lambda: bool(controller.job.frontier))
+    default_s = world.recent_s()
     drawn_w = controller.job.frontier[0].energy_j / controller.job.frontier[0].iteration_time_s
     tight = replace(policy, power_budget_w=0.93 * drawn_w, digest="tight")
     controller.source.put(tight)
@@ -93,8 +98,8 @@ def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: Databa
     current = controller.job.view.measured.current
     assert current.power_w <= tight.power_budget_w * 1.03
     controller.source.put(replace(policy, digest="free"))
-    controller.run(60, until=world.at_default)
-    assert world.at_default()
+    controller.run(20)
+    assert world.recent_s() <= default_s * 1.001
     assert controller.boards[-1].budget is None
 
 
