@@ -90,14 +90,14 @@ def test_drifting_work_under_a_profile_is_not_late() -> None:
 
 @pytest.mark.long
 @pytest.mark.smoke
-@pytest.mark.parametrize("stages", [4, 8])
-def test_a_gpu_that_recovers_under_a_profile_makes_no_plan_late(stages: int) -> None:
+@pytest.mark.parametrize(("stages", "seed"), [(4, 61), (4, 63), (8, 61)])
+def test_a_gpu_that_recovers_under_a_profile_makes_no_plan_late(stages: int, seed: int) -> None:
     """Its recovery showed as a small jump of the whole job. Default clocks were measured, but the
     profile stayed corrected for the slow GPU, and measured slowdowns were of clocks that waited
     for it: plans of +3 % took +33 %, seven windows in a row.
     """
     made = LIVES["recovers"]
-    world = made(knows="profile", budget=0.05, iteration_s=1.0, seed=61, stages=stages)
+    world = made(knows="profile", budget=0.05, iteration_s=1.0, seed=seed, stages=stages)
     verdict = live(world, 15.0)
     assert verdict.over_row <= 1
     assert verdict.share >= 0.8

@@ -60,11 +60,13 @@ class GpuPaces:
         seconds = np.where(seen, seconds, np.nan)
         if len(self._first) < self._needed:
             self._first.append(seconds)
-            if len(self._first) < self._needed:
+            if len(self._first) not in (FIRST, self._needed):
                 return None
             self._learn()
-            before, self._before = self._before, None
-            return self._since(before) if before is not None else None
+            shift = self._since(self._before) if self._before is not None else None
+            if shift is not None or len(self._first) == self._needed:
+                self._before = None
+            return shift
         beside = _beside(seconds / self._usual_s)
         known = np.isfinite(beside)
         beside = np.where(known, beside, 0.0)
