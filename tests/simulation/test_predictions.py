@@ -155,7 +155,7 @@ def test_measured_jobs_teach_and_no_name_is_kept(store: DatabaseStore) -> None:
     # The card runs at its power cap by default, which hides a tenth of what follows the clock.
     assert [one.shares.time for one in known] == pytest.approx([0.5, 0.5], abs=0.15)
     assert "one" not in store.learnt(NAME)
-    for one in known:  # default clocks first, then what was drawn at lower ones
+    for one in known:  # the first pair is of default clocks, the others of lower ones
         (default_mhz, full), *lower = one.drawn
         assert full == 1.0
         assert lower

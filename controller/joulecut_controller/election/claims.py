@@ -52,7 +52,7 @@ def _moves(shares: dict[int, list[str]], may: Mapping[str, Collection[int]]) -> 
 
 @lru_cache(1 << 17)  # of each agent, while the controllers stay
 def home(address: str, watchers: frozenset[int]) -> int:
-    """Which of these watches an agent without a job: where one goes, only its own agents move."""
+    """The controller that watches an agent without a job. When one leaves, only its agents move."""
     return max(watchers, key=lambda number: zlib.crc32(f"{number} {address}".encode()))
 
 

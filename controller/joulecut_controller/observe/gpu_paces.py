@@ -81,18 +81,20 @@ class GpuPaces:
         return GpuShift(uuids, 1.0 + float(beside[most[0]]))
 
     def _since(self, before: "GpuPaces") -> GpuShift | None:
-        """The GPUs that have shifted since: time changes by no more than the clock does, and all
-        GPUs have the rest in common. Most of them have to agree on it.
+        """The GPUs that have shifted since. An operation's time changes by no more than its clock
+        does, and by a factor that all GPUs share. GPUs outside of the factor that fits most of them
+        have shifted; there is none where fewer than half agree.
         """
         if before._uuids != self._uuids:
             return None
         longer = np.log(self._usual_s / before._usual_s)
         clocks_mhz = [(before._clocks_mhz.get(u), self._clocks_mhz.get(u)) for u in self._uuids]
+        # Log of the clock before over the clock now; NaN where a clock is not known.
         by = np.array([math.log(a / b) if a and b else math.nan for a, b in clocks_mhz])
         limit = math.log1p(max(self._limit, before._limit))
         least = longer - np.maximum(by, 0.0) - limit
         most = longer - np.minimum(by, 0.0) + limit
-        ends = np.concatenate([least, most])
+        ends = np.concatenate([least, most])  # the best factor is at an end of an interval
         within = (least[:, None] <= ends) & (ends <= most[:, None])
         known = np.isfinite(least)
         common = within.sum(axis=0).argmax()

@@ -67,8 +67,8 @@ class Iteration:
 
 
 class _TrainingTime:
-    """Spans of time that were training according to reports: neither a checkpoint nor an
-    evaluation ran in them, nor nothing. Reports are late, so a span ends before the newest does.
+    """Spans of time that were training according to reports: without checkpoints, evaluations
+    and pauses. Reports are late, so a span ends before the newest does.
     """
 
     def __init__(self, since_s: float) -> None:
@@ -226,7 +226,7 @@ class MeasurementWindow:
         return len(self._durations_s)
 
     def leave_out(self, one: Iteration) -> None:
-        """An iteration that is none of the phase."""
+        """An iteration of another phase."""
         self._training.leave_out(one)
 
     def take(self, judged: Judged[Iteration]) -> tuple[Iteration, ...]:

@@ -143,15 +143,14 @@ class AppliedPlan:
         steps, locks = (holding.plan.actions, holding.locks) if holding else ((), {})
         changes = ((one.uuid, one.steps or one.marks or one.power_limit_w) for one in steps)
         schedule = tuple((uuid, each) for uuid, each in changes if each)
+        forecast = holding.plan.forecast if holding else None
         self._context.observer.stats.changed(
             self._job,
             locks,
             now_s,
             schedule=schedule,
             slowdown=_predicted(holding.plan) if holding else None,
-            operations=holding.plan.forecast.operations
-            if holding and holding.plan.forecast
-            else None,
+            operations=forecast.operations if forecast else None,
         )
 
 

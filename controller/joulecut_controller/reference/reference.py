@@ -42,8 +42,9 @@ SETTINGS_KEPT = 8  # effects; the one not seen for longest is forgotten
 SCALE_SD = 0.5  # of all predicted slowdowns together: a profile's slope may be of another batch
 EFFECT_SD = 0.005  # of one predicted slowdown beside that
 EFFECT_UNKNOWN_SD = 0.1  # of one that nothing predicts
-# Of the effect on operations, where nothing predicts it, beside that on iterations; and where a
-# profile does: curves of public sweeps miss by half a percent beside a common slope, twice is room.
+# Standard error of the effect on operations. The first holds where only the effect on iterations is
+# predicted. Predicted curves of operations miss public sweeps by half a percent beside a common
+# slope: the second is twice that.
 OPERATIONS_SD, OPERATIONS_KNOWN_SD = 0.05, 0.01
 UNKNOWN_SD = 3.0  # of b and m before the first iteration
 # After so many iterations the filter begins, and begins again: their noise is known better by then.
@@ -241,8 +242,8 @@ class Reference:
         sd: float = EFFECT_SD,
         operations_log: float | None = None,
     ) -> None:
-        """The planner's prediction for a setting that will run: of iterations and, by a profile, of
-        their operations.
+        """The prediction for a setting that will run: log slowdown of iterations with its standard
+        error, and of single operations where their curves are known.
         """
         if setting != DEFAULT and setting not in self._state.columns:
             effect = _Effect(slowdown_log, sd, operations_log)

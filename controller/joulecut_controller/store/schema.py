@@ -106,8 +106,8 @@ CLAIMS = Table(
     Column("holder", NUMBER, nullable=False),
 )
 
-# Of each of these controllers: GPUs that jobs report from, one an agent; and without a GPU the
-# agents that it does not reach, and the jobs that it is not to have.
+# Rows of each controller. With a GPU: a job reports from it, one row per agent. Without a GPU: an
+# agent that the controller does not reach, or a job on such an agent.
 REACH = Table(
     "reach",
     METADATA,
@@ -133,11 +133,11 @@ def _add_measured_unix_s(connection: Connection) -> None:
 
 
 def _nothing(_: Connection) -> None:
-    """In place of a table of profiles. Stores that have it keep it: its rows are a user's."""
+    """Version 5 had a table of uploaded profiles. Stores keep it: its rows belong to a user."""
 
 
 def _drop_plans(connection: Connection) -> None:
-    """Which only tests read: events have each plan's number and reason, and its clocks."""
+    """Events have the number, the reason and the clocks of each plan."""
     connection.exec_driver_sql("DROP TABLE plan")
 
 

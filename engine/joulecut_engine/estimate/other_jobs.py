@@ -377,8 +377,8 @@ def measured(
 ) -> KnownJob | None:
     """A known job by what it took and drew at lower clocks; None if no clock was clearly lower.
 
-    Arrays (clocks,) are of default clocks and of what was measured there. `top_mhz` is the highest
-    clock of the card.
+    Arrays have shape (clocks,) and are ratios to default clocks. `top_mhz` is the highest clock of
+    the card.
     """
     stretch = 1.0 / clock_ratios - 1.0
     if stretch.max(initial=0.0) < FALL_MIN:
@@ -409,7 +409,7 @@ def _still(fall: Floats, power: Floats) -> Floats:
 
 
 def public_voltage(card: str, top_mhz: float) -> Voltage:
-    """What is known of a card before any job ran on it; `top_mhz` is its highest clock."""
+    """A card's voltage curve by public sweeps; `top_mhz` is its highest clock."""
     mean, _ = voltage_prior(prior_of(find_card(card), 0.0), top_mhz)
     return Voltage(*mean)
 

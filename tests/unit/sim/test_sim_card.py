@@ -99,9 +99,7 @@ def test_work_counts_in_full_however_late_it_is_handed_in(tmp_path: Path, late_s
         begin_s = now_s()
         first = state.deposit({0: Work(begin_s, begin_s + 0.1, 40.0, 1365)})
         time.sleep(late_s)
-        state.put(
-            0, memory_used_bytes=1
-        )  # somebody else writes meanwhile, and settles what is final
+        state.put(0, memory_used_bytes=1)  # another writer, which settles the energy so far
         second = state.deposit({0: Work(begin_s + 0.1, begin_s + 0.6, 150.0, 1365)})
         assert second[0] - first[0] == pytest.approx(40.0, rel=1e-9)
         assert state.energy_j(0, begin_s + 0.6) - first[0] == pytest.approx(190.0, rel=1e-9)
