@@ -159,38 +159,6 @@ def test_what_the_others_burn_beside_a_straggler(found: dict[str, Any]) -> None:
     assert _job(found, "dev/notebook")["variability"]["basis"] == "unknown"
 
 
-def test_a_policy_with_a_profile_makes_it_known(cluster: Cluster, tmp_path: Path) -> None:
-    rows = ["stage,instruction,frequency,time,energy"]
-    for stage in range(8):
-        for kind, base_s in (("forward", 0.02), ("backward", 0.04)):
-            for mhz in range(900, 1411, 30):
-                time_s = base_s * (0.3 + 0.7 * 1410 / mhz) * (1.1 if stage == 7 else 1.0)
-                power_w = 90.0 + 290.0 * (mhz / 1410) ** 3
-                rows.append(f"{stage},{kind},{mhz},{time_s:.6f},{time_s * power_w:.6f}")
-    (tmp_path / "gpt3.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "policy.yaml").write_text(
-        "apiVersion: joulecut/v1\nkind: Policy\n"
-        "cluster: {cost: {kwh: 0.2}}\n"
-        "jobs:\n"
-        "  - name: big\n"
-        "    match: {kubernetes: {namespace: train, labels: {app: gpt3}}}\n"
-        "    slo: {max_slowdown: 2%}\n"
-        "    pipeline: {schedule: 1f1b, stages: 8, microbatches: 16, "
-        "profile: gpt3.csv, blocking_power_w: 85}\n"
-    )
-    found = cluster.audit("--policy", str(tmp_path / "policy.yaml"))
-    gpt3 = _job(found, "train/gpt3")
-    assert gpt3["intrinsic"]["basis"] == "predicted"
-    assert 0.02 < gpt3["intrinsic"]["kwh"] / gpt3["energy_kwh"] < 0.3
-    assert gpt3["intrinsic"]["cost"] == pytest.approx(gpt3["intrinsic"]["kwh"] * 0.2)
-    saved = {one["granularity"]: one["ratio"] for one in gpt3["savings"]}
-    assert set(saved) == {"gpu", "changes", "computation"}
-    assert 0.0 < saved["gpu"] <= saved["changes"] + 1e-6
-    assert saved["changes"] <= saved["computation"] + 1e-6
-    other = _job(found, "4711")["intrinsic"]
-    assert (other["kwh"], other["basis"]) == (None, "unknown")
-
-
 def test_a_label_of_the_operators_choice_names_the_job(cluster: Cluster) -> None:
     found = cluster.audit("--job-label", "container")
     assert {job["name"] for job in found["jobs"]} == {"main"}
@@ -254,6 +222,7 @@ def test_series_without_energy_say_what_to_export(tmp_path: Path) -> None:
         (("--prometheus", "http://127.0.0.1:1", "--for", "5s"), 2, "at least 60 s"),
         (("--prometheus", "http://127.0.0.1:1", "--pue", "0.5"), 2, "--pue: 0.5"),
         (("--agents", "node1:9431"), 2, "--agents: is gone; allowed: --prometheus URL"),
+        (("--policy", "policy.yaml"), 2, "--policy: is gone; allowed: joulecut plan JOB.yaml"),
     ],
 )
 def test_bad_input_is_one_line(argv: tuple[str, ...], status: int, word: str) -> None:

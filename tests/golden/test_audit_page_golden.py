@@ -7,8 +7,8 @@ from golden_text import same_as_golden
 
 from joulecut_engine.money import Prices
 from joulecut_lab.audit import report
-from joulecut_lab.audit.auditor import Auditor, Estimate
-from joulecut_lab.audit.finding import Amount, Audit, PlanSaving
+from joulecut_lab.audit.auditor import Auditor
+from joulecut_lab.audit.finding import Audit, FirstSaving
 from joulecut_lab.audit.reading import SHARED, Frame, GpuName, GpuReading
 
 KEPT = Path(__file__).parent / "day0"
@@ -46,17 +46,14 @@ def audited() -> Audit:
         auditor.take(Frame(step * STEP_S, STEP_S, readings))
     names = {f"GPU-{n}": GpuName(f"GPU-{n}", f"node{n // 8}/{n % 8}", "A100") for n in range(10)}
     [gpt3] = [job for job in auditor.jobs() if job.name == "train/gpt3"]
-    text = "above the frontier at the same 5.32 s, by gpt3.csv"
-    known = Estimate(
-        intrinsic=Amount(0.118 * gpt3.work_j, "predicted", text),
-        savings=tuple(
-            PlanSaving(
-                granularity, ratio, ratio * gpt3.work_j, "within 5.43 s an iteration, by gpt3.csv"
-            )
-            for granularity, ratio in (("gpu", 0.06), ("changes", 0.09), ("computation", 0.127))
-        ),
+    text = "from counters, before any probe: {} MHz"
+    savings = tuple(
+        FirstSaving(
+            ratio, ratio - 0.02, ratio + 0.03, ratio * gpt3.work_j, slowdown, text.format(mhz)
+        )
+        for ratio, slowdown, mhz in ((0.06, 0.018, 1290), (0.09, 0.047, 1155))
     )
-    return auditor.finish(names, {"train/gpt3": known})
+    return auditor.finish(names, {"train/gpt3": savings})
 
 
 def test_page() -> None:

@@ -5,19 +5,22 @@ import contextlib
 import json
 import time
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from joulecut_cli.money import given_prices
-from joulecut_cli.progress import Progress, solving
+from joulecut_cli.progress import Progress
 from joulecut_controller.sources.prometheus import Access, Prometheus
-from joulecut_engine.money import Prices
-from joulecut_lab.audit import job_estimate, report
+from joulecut_lab.audit import report
 from joulecut_lab.audit.auditor import Auditor
 from joulecut_lab.audit.finding import Audit
-from joulecut_lab.audit.job_estimate import OperatorInput
 from joulecut_lab.audit.series import History
 from joulecut_wire.command import FINE
 from joulecut_wire.duration import seconds
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, Unavailable, not_installed
+
+if TYPE_CHECKING:
+    from joulecut_engine.estimate.other_jobs import OtherJobs
 
 FOR_S_MAX = 31 * 86_400.0  # most keep less
 FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
@@ -25,10 +28,9 @@ FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
 
 def run(given: argparse.Namespace) -> int:
     """Prints an audit. Raises BadInput, Unavailable."""
-    facts = job_estimate.read(given.policy, given.store)
-    prices = given_prices(given, facts.cost.prices())
+    model = predictor(given.store)
     duration_s = seconds(given.duration, "--for", FOR_S_MAX)
-    audit, about = _audited(given, facts, prices, duration_s)
+    audit, about = _audited(given, model, duration_s)
     if given.json:
         print(json.dumps(report.as_json(audit, about), allow_nan=False, indent=2))
     else:
@@ -36,8 +38,36 @@ def run(given: argparse.Namespace) -> int:
     return FINE
 
 
+def predictor(url: str | None) -> "OtherJobs | None":
+    """What counters say, by the jobs in the store of a controller where one is given; None without
+    numpy: the engine is not of the role `check`. Raises BadInput, Unavailable.
+    """
+    if find_spec("numpy") is None:
+        if url is not None:
+            raise not_installed("--store needs numpy", "engine")
+        return None
+    from joulecut_engine.estimate.other_jobs import OtherJobs
+
+    if url is None:
+        return OtherJobs(())
+    from joulecut_controller.learn.known_jobs import NAME, decoded
+    from joulecut_controller.store.database import open_store
+    from joulecut_controller.store.sqlite import PREFIX, file_of
+
+    if url.startswith(PREFIX) and not file_of(url).is_file():
+        raise BadInput("--store", f"no file {file_of(url)}", "the store of a controller")
+    store = open_store(url)
+    try:
+        return OtherJobs(tuple(decoded(store.learnt(NAME))))
+    except ValueError as error:
+        what = f"its known jobs cannot be read: {error}"
+        raise BadInput("--store", what, "those of this version") from None
+    finally:
+        store.close()
+
+
 def _audited(
-    given: argparse.Namespace, facts: OperatorInput, prices: Prices, duration_s: float
+    given: argparse.Namespace, model: "OtherJobs | None", duration_s: float
 ) -> tuple[Audit, report.About]:
     if duration_s < FOR_S_MIN:
         raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
@@ -66,17 +96,18 @@ def _audited(
         source=f"{server.url} ({history.exporter.title} series)",
         ended_unix_s=end_s,
         step_s=history.step_s,
-        prices=prices,
+        prices=given_prices(given),
     )
-    return _judged(auditor, facts, history), about
+    return _judged(auditor, model, history), about
 
 
-def _judged(auditor: Auditor, facts: OperatorInput, history: History) -> Audit:
-    with Progress(solving("comparing profiles with measurements")):
-        estimates = {
-            job.name: job_estimate.estimate(facts, job, history.gpus) for job in auditor.jobs()
-        }
-    audit = auditor.finish(history.gpus, estimates, history.doubts())
+def _judged(auditor: Auditor, model: "OtherJobs | None", history: History) -> Audit:
+    savings = {}
+    if model is not None:
+        from joulecut_lab.audit.first_saving import first_savings
+
+        savings = {job.name: first_savings(job, history.gpus, model) for job in auditor.jobs()}
+    audit = auditor.finish(history.gpus, savings, history.doubts())
     if not audit.gpus:
         raise Unavailable(
             "no GPU in this time range: series need the label UUID (dcgm-exporter) or uuid"

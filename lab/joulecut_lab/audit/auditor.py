@@ -1,15 +1,15 @@
 """Accumulates frames of readings into findings; memory grows with GPUs and jobs, not with time.
 
-Pure: frames in, an `Audit` out. Estimates that need a profile are made by `profile_estimate` from
-the facts kept here, and joined at the end. An energy counter falls back to zero when the driver is
-reloaded, and is silent while its exporter is down. Its value after a silence still counts the
-energy used; only the owner of that energy may be lost.
+Pure: frames in, an `Audit` out. Savings are predicted by `first_saving` from the facts kept here,
+and joined at the end. An energy counter falls back to zero when the driver is reloaded, and is
+silent while its exporter is down. Its value after a silence still counts the energy used; only the
+owner of that energy may be lost.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving, Remainder
+from joulecut_lab.audit.finding import Amount, Audit, FirstSaving, JobFinding, Remainder
 from joulecut_lab.audit.lockstep import MEMBERS_MIN, compare, working
 from joulecut_lab.audit.reading import (
     NO_OWNER,
@@ -105,21 +105,6 @@ class Meter:
 
 
 IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
-CLOCK_STEP_MHZ = 15.0  # of NVIDIA's clock tables
-
-NO_PROFILE = "no profile of this job: give --policy FILE with its pipeline and profile"
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Bloat and savings of a job."""
-
-    intrinsic: Amount
-    savings: tuple[PlanSaving, ...] = ()
-
-
-NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE))
-
 
 # Of `GpuReading`: means over the time at work at clocks that this product does not hold.
 COUNTERS = ("power_w", "clock_mhz", "power_limit_w", "busy_ratio", "memory_ratio", "sm_ratio",
@@ -142,7 +127,7 @@ class OwnerTotals:
     slow_s: float = 0.0
     unlike_s: float = 0.0  # slow steps of GPUs that do not do the same work
     above_j: float = 0.0
-    clocks_s: dict[int, float] = field(default_factory=dict)  # at work, by clock
+    clocked_s: float = 0.0  # at work with a known clock, and without one
     untold_clocks_s: float = 0.0
     purpose_s: float = 0.0
     contradicted_s: float = 0.0
@@ -153,12 +138,6 @@ class OwnerTotals:
     @property
     def work_j(self) -> float:
         return self.energy_j - self.idle_j
-
-    @property
-    def clock_mhz(self) -> float | None:
-        """The most frequent clock of its busy GPUs."""
-        most = max(self.clocks_s, key=self.clocks_s.__getitem__, default=None)
-        return None if most is None else float(most)
 
     @property
     def doubt(self) -> str:
@@ -188,8 +167,7 @@ class OwnerTotals:
         if reading.clock_mhz is None:
             self.untold_clocks_s += spent.seconds
             return
-        step = round(reading.clock_mhz / CLOCK_STEP_MHZ) * int(CLOCK_STEP_MHZ)
-        self.clocks_s[step] = self.clocks_s.get(step, 0.0) + spent.seconds
+        self.clocked_s += spent.seconds
         self.purpose_s += spent.seconds if reading.on_purpose else 0.0
 
 
@@ -239,17 +217,17 @@ class Auditor:
     def finish(
         self,
         names: Mapping[str, GpuName],
-        estimates: Mapping[str, Estimate],
+        savings: Mapping[str, tuple[FirstSaving, ...]],
         doubts: Mapping[str, str] | None = None,
     ) -> Audit:
-        """The audit, with the estimates of each job, and why nothing of one can be measured."""
+        """The audit, with the predictions of each job, and why nothing of one can be measured."""
         for facts in self.jobs():
             facts.joined = (doubts or {}).get(facts.name, "")
         return Audit(
             gpus=len(self._meters),
             seconds=self._last_s - (self._first_s or 0.0) if self._first_s is not None else 0.0,
             energy_j=self._energy_j,
-            jobs=tuple(_finding(f, estimates.get(f.name, NOTHING_KNOWN)) for f in self.jobs()),
+            jobs=tuple(_finding(f, savings.get(f.name, ())) for f in self.jobs()),
             rest=self._rest(),
             slow=slow_gpus(self._paces, names, self._step_s),
             resets=sum(meter.resets for meter in self._meters.values()),
@@ -308,7 +286,7 @@ class Auditor:
         )
 
 
-def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
+def _finding(facts: OwnerTotals, savings: tuple[FirstSaving, ...]) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
     idle = Amount.unknown("no series has the utilisation of its GPUs")
     if facts.doubt:
@@ -325,9 +303,8 @@ def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
         busy_s=facts.busy_s if judged else None,
         energy_j=facts.energy_j,
         idle=idle,
-        intrinsic=estimate.intrinsic,
         variability=_variability(facts),
-        savings=estimate.savings,
+        savings=savings,
     )
 
 
@@ -351,7 +328,7 @@ def _variability(facts: OwnerTotals) -> Amount:
 def _incomparable(facts: OwnerTotals) -> str:
     if facts.purpose_s:
         return "its clocks are set on purpose, so they are not compared"
-    if facts.untold_clocks_s > sum(facts.clocks_s.values()):
+    if facts.untold_clocks_s > facts.clocked_s:
         return "no series has the SM clocks of its GPUs"
     if not facts.judged_s:
         return "no series has the utilisation of its GPUs"

@@ -29,7 +29,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--prometheus", metavar="URL", help="Prometheus that scrapes the GPUs")
     parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
-    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file")
     parser.add_argument(
         "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
     )
@@ -43,6 +42,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--key", metavar="FILE", type=Path, help="its private key, PEM")
     parser.add_argument("--ca", metavar="FILE", type=Path, help="certificate authority, PEM")
     gone(parser, "--agents", "--prometheus URL, which reads the series of agents")
+    gone(parser, "--policy", "joulecut plan JOB.yaml for a profile; --gpu-hour, --kwh, --pue")
     gone(parser, "--html", "the printed text, or --json")
     gone(parser, "--csv", "--json")
     gone(parser, "--kwh-price", "--kwh PRICE")

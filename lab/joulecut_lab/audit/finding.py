@@ -6,8 +6,6 @@ Every amount has a basis, or names the missing input; nothing is filled in.
 from dataclasses import dataclass
 from typing import Literal
 
-from joulecut_engine.graph.pipeline import Granularity
-
 Basis = Literal["measured", "predicted", "unknown"]
 Cause = Literal["power brake", "hardware slowdown", "thermal", "power cap", "clock lock", "unknown"]
 
@@ -26,16 +24,17 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanSaving:
-    """Energy that plans of one granularity would save of a job; None where there is none."""
+class FirstSaving:
+    """What one lower clock for all GPUs of a job would save, predicted from its counters: ratios
+    of the energy that it used at work, with the ends of the band.
+    """
 
-    granularity: Granularity
-    ratio: float | None
-    joules: float | None
+    ratio: float
+    low: float
+    high: float
+    joules: float
+    slowdown: float
     text: str
-    low: float | None = None  # band of the ratio, where it is predicted from counters
-    high: float | None = None
-    slowdown: float = 0.0  # of the plan, a fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,8 @@ class JobFinding:
     busy_s: float | None
     energy_j: float
     idle: Amount
-    intrinsic: Amount
     variability: Amount
-    savings: tuple[PlanSaving, ...] = ()
+    savings: tuple[FirstSaving, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

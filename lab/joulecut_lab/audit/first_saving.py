@@ -1,18 +1,37 @@
-"""What one lower clock would save of an audited job, predicted from its counters. Pure."""
+"""What one lower clock would save of an audited job, predicted from its counters. Pure.
 
+How much a job's time and power follow the clock is predicted by jobs that a controller has probed,
+and by physics.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.other_jobs import Counters, OtherJobs, first_saving
 from joulecut_lab.audit.auditor import OwnerTotals
-from joulecut_lab.audit.finding import PlanSaving
+from joulecut_lab.audit.finding import FirstSaving
+from joulecut_lab.audit.reading import GpuName
 
 CLOCK_STEP_MHZ = 15  # of NVIDIA's clock tables
+BUDGETS = (0.02, 0.05)  # slowdowns
+
+
+def first_savings(
+    facts: OwnerTotals, gpus: Mapping[str, GpuName], model: OtherJobs
+) -> tuple[FirstSaving, ...]:
+    """At each of `BUDGETS`; empty for a job on several models of cards. `gpus` by UUID."""
+    cards = {gpus[uuid].model for uuid in facts.uuids if uuid in gpus}
+    if len(cards) != 1:
+        return ()
+    [card] = cards
+    made = (predicted_saving(facts, card, budget, model) for budget in BUDGETS)
+    return tuple(one for one in made if one is not None)
 
 
 def predicted_saving(
     facts: OwnerTotals, card: str, budget: float, model: OtherJobs
-) -> PlanSaving | None:
+) -> FirstSaving | None:
     """Of the energy that was used at work; None where a counter is missing or nothing is saved.
 
     `card` is the driver's model name, `budget` the slowdown (a ratio).
@@ -37,8 +56,7 @@ def predicted_saving(
     if found is None:
         return None
     saved, slower = found.saved, found.slowdown
-    return PlanSaving(
-        granularity="gpu",
+    return FirstSaving(
         ratio=saved.mean,
         joules=saved.mean * facts.work_j,
         text=(

@@ -10,12 +10,12 @@ from typing import Any
 from joulecut_cli.figures import NONE, length, moment, percent, table
 from joulecut_cli.money import prices_text
 from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, signed, worth
-from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving
+from joulecut_lab.audit.finding import Amount, Audit, FirstSaving, JobFinding
 from joulecut_lab.audit.reading import POSSIBLE
 
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json has them all
 
-KINDS = ("idle", "intrinsic", "variability")
+KINDS = ("idle", "variability")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class About:
         """Price of this energy at the wall."""
         return None if joules is None else joules * self.prices.per_joule
 
-    def worth(self, job: JobFinding, one: PlanSaving) -> Worth | None:
-        """Of a predicted plan, beside the time that the job held its GPUs."""
-        if one.joules is None or not job.gpu_s:
+    def worth(self, job: JobFinding, one: FirstSaving) -> Worth | None:
+        """Of a predicted clock, beside the time that the job held its GPUs."""
+        if not job.gpu_s:
             return None
         held_s = job.gpu_s / job.gpus
         default = Iteration(held_s, job.energy_j)
@@ -57,7 +57,7 @@ def whole(ratio: float) -> str:
 
 
 def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
-    return tuple(zip(KINDS, (job.idle, job.intrinsic, job.variability), strict=True))
+    return tuple(zip(KINDS, (job.idle, job.variability), strict=True))
 
 
 def text(audit: Audit, about: About) -> str:
@@ -97,7 +97,7 @@ def _jobs(audit: Audit, about: About) -> list[str]:
     if len(audit.jobs) > JOBS_SHOWN:
         lines.append(f"  and {len(audit.jobs) - JOBS_SHOWN} smaller jobs")
     lines += ["", *_wasted(audit, about)]
-    lines.append("  IDLE and bloat (energy above the frontier) in kWh; - is unknown, see Basis.")
+    lines.append("  IDLE and VARIABILITY in kWh; - is unknown, see Basis.")
     return lines
 
 
@@ -116,7 +116,7 @@ def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
     ):
         if joules:
             price = money(about.money(joules))
-            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j), NONE, NONE)
+            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j), NONE)
 
 
 def _wasted(audit: Audit, about: About) -> Iterator[str]:
@@ -143,17 +143,17 @@ def _why(audit: Audit) -> list[str]:
 
 def _savings(audit: Audit, about: About) -> list[str]:
     rows = [
-        (job.name, one.granularity, _saved(one), kwh(one.joules),
+        (job.name, _saved(one), kwh(one.joules),
          *_worth_cells(about.worth(job, one)), one.text)
         for job in audit.jobs[:JOBS_SHOWN]
         for one in job.savings
     ]  # fmt: skip
     if not rows:
         return []
-    head = ("JOB", "GRANULARITY", "SAVED", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
+    head = ("JOB", "SAVED", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
     return [
-        "Savings with plans (predicted)",
-        *table(head, rows, frozenset(head[2:7])),
+        "Savings by one lower clock (predicted)",
+        *table(head, rows, frozenset(head[1:6])),
         "  BREAK-EVEN: the slowdown at which lost GPU time eats the saving.",
     ]
 
@@ -164,10 +164,8 @@ def _worth_cells(found: Worth | None) -> tuple[str, str, str]:
     return (found.break_even_text, signed(found.net_per_gpu_hour), signed(found.net_per_year))
 
 
-def _saved(one: PlanSaving) -> str:
-    """The share of energy, with its band where it has one."""
-    if one.low is None or one.high is None:
-        return percent(one.ratio)
+def _saved(one: FirstSaving) -> str:
+    """The share of energy, with its band."""
     return f"{percent(one.ratio)} ({100.0 * one.low:.0f} to {100.0 * one.high:.0f})"
 
 
@@ -238,7 +236,6 @@ def _job(job: JobFinding, about: About) -> dict[str, Any]:
         },
         "savings": [
             {
-                "granularity": one.granularity,
                 "ratio": one.ratio,
                 "ratio_low": one.low,
                 "ratio_high": one.high,

@@ -7,9 +7,9 @@ import pytest
 from joulecut_controller.learn.known_jobs import NAME, encoded
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob, OtherJobs
-from joulecut_lab.audit import job_estimate
+from joulecut_lab.audit.auditing import predictor
 from joulecut_lab.audit.auditor import Auditor, OwnerTotals
-from joulecut_lab.audit.first_saving import predicted_saving
+from joulecut_lab.audit.first_saving import first_savings, predicted_saving
 from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire.errors import BadInput
 
@@ -50,7 +50,7 @@ def known(count: int) -> list[KnownJob]:
 def test_work_that_waits_for_memory_could_save_more() -> None:
     model = OtherJobs(())
     found = [predicted_saving(totals(memory), MODEL, 0.05, model) for memory in (0.1, 0.8)]
-    ratios = [one.ratio for one in found if one is not None and one.ratio is not None]
+    ratios = [one.ratio for one in found if one is not None]
     assert len(ratios) == 2
     assert ratios[0] < ratios[1]
     for one in found:
@@ -66,29 +66,26 @@ def test_a_job_without_power_has_no_prediction() -> None:
     assert predicted_saving(totals(0.5, power_w=None), MODEL, 0.05, OtherJobs(())) is None
 
 
-def test_an_audit_predicts_jobs_without_a_profile(tmp_path: Path) -> None:
+def test_the_jobs_of_a_store_narrow_the_band(tmp_path: Path) -> None:
     job = totals(0.5)
-    alone = job_estimate.estimate(job_estimate.read(None, None), job, GPUS)
-    assert [one.granularity for one in alone.savings] == ["gpu", "gpu"]
-    assert all("from counters, before any probe" in one.text for one in alone.savings)
+    alone = first_savings(job, GPUS, predictor(None))
+    assert len(alone) == 2
+    assert all("from counters, before any probe" in one.text for one in alone)
     url = f"sqlite:///{tmp_path}/controller.db"
     store = open_store(url)
     store.keep_learnt(NAME, encoded(known(20)))
     store.close()
-    taught = job_estimate.estimate(job_estimate.read(None, url), job, GPUS)
-    widths = [
-        (one.high or 0.0) - (one.low or 0.0) for each in (alone, taught) for one in each.savings
-    ]
-    assert widths[2] < widths[0]
-    assert (taught.savings[1].ratio or 0.0) > (alone.savings[1].ratio or 0.0)
+    taught = first_savings(job, GPUS, predictor(url))
+    assert taught[0].high - taught[0].low < alone[0].high - alone[0].low
+    assert taught[1].ratio > alone[1].ratio
 
 
 def test_a_store_that_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no file"):
-        job_estimate.read(None, f"sqlite:///{tmp_path}/none.db")
+        predictor(f"sqlite:///{tmp_path}/none.db")
     url = f"sqlite:///{tmp_path}/controller.db"
     store = open_store(url)
     store.keep_learnt(NAME, "{")
     store.close()
     with pytest.raises(BadInput, match="known jobs cannot be read"):
-        job_estimate.read(None, url)
+        predictor(url)
