@@ -119,7 +119,7 @@ def as_text(policy: "Policy", prices: Prices) -> str:
 
 
 def as_json(policy: "Policy") -> dict[str, Any]:
-    """As the API shows the policy in force, with what the controller does for each job."""
+    """The policy as values, with what the controller does for each job."""
     from joulecut_controller.policy.policy import policy_json
 
     shown = policy_json(policy)

@@ -174,7 +174,6 @@ async def _serve(
         await asyncio.gather(warmed, following, return_exceptions=True)
         plans.end()
         besides.end()
-        publisher.close()
         await fleet.stop()
         await server.stop()
         await leadership.release()

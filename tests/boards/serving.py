@@ -111,7 +111,6 @@ class Serving:
         finally:
             self._ready.set()
         await self._end.wait()
-        self.publisher.close()
         await self.server.stop()
 
     @property

@@ -273,7 +273,8 @@ def test_what_is_empty_says_why(
     browser: Browser, name: str, board: Board | None, sentences: list[str]
 ) -> None:
     path = "/" if name == "empty" else JOB
-    with Serving(board) as served, opened(browser, served, path=path) as page:
+    unready = "" if board else "503"  # what a browser says of an answer before the first pass
+    with Serving(board) as served, opened(browser, served, path=path, allowed=unready) as page:
         for sentence in sentences:
             expect(page.locator("body")).to_contain_text(sentence)
         assert not re.search(r"NaN|undefined|Infinity|\bnull\b|[Pp]lan 0", said(page, "body"))

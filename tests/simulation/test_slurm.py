@@ -129,7 +129,7 @@ def test_a_policy_finds_jobs_by_every_word_of_their_record(
         asking = slurm.submit(*words, user=BOB)
 
         def found() -> dict[str, bool]:
-            jobs = json.loads(get(f"{url}/api/v1/jobs"))["jobs"]
+            jobs = json.loads(get(f"{url}/api/v1/board"))["jobs"]
             return {job["name"]: "no GPU is given to" not in job["complaint"] for job in jobs}
 
         wanted = {"by-name": True, "by-account": True, f"small:{asking}": True}

@@ -17,12 +17,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from joulecut_controller.answer import OBJECT, TEXT, Answer, listed
+from joulecut_controller.answer import OBJECT, Answer, listed
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.history import History
 from joulecut_controller.cluster.summary import parts_of
-from joulecut_controller.plan.record import MODE
-from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.ports import Store
 from joulecut_controller.web.address import ANY, document, get, one_word, stated, whole
 from joulecut_controller.web.board_cache import Newest, render
@@ -32,12 +30,11 @@ from joulecut_controller.web.commands import CommandChannel, Commands
 from joulecut_controller.web.job_json import JOB, MEASUREMENTS
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.middleware import Guard
-from joulecut_controller.web.publisher import Publisher, Stream
+from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.responses import (
     ChunkedResponse,
     encode,
     error_response,
-    joined,
     json_bytes,
     json_response,
 )
@@ -51,7 +48,6 @@ PAGE = (STATIC / "index.html").read_bytes()
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
-POLICY = Answer("Policy", mode=MODE, jobs=listed(Answer(name=TEXT, mode=MODE)))
 STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
 STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
 
@@ -102,8 +98,6 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
         *(one.route(handler, senders) for one, handler in found),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
-        Route("/api/v1/cluster/stream", Stream(publisher, cluster.encoded)),
-        Route("/api/v1/stream", Stream(publisher, pages.encoded)),
         Route("/metrics", pages.metrics),
         Route("/healthz", pages.health),
     ]
@@ -119,35 +113,20 @@ class Pages:
         self._whole = Newest(render)
         self._brief = Newest(lambda board: encode(brief_json(board)))
 
-    async def encoded(self, board: Board) -> bytes:
-        return (await self._whole.of(board)).whole
-
     async def page(self, _: Request) -> Response:
         return Response(PAGE, media_type="text/html", headers={"cache-control": "no-cache"})
 
     @get("board", "the whole board, as of the last pass", BOARD)
     async def board(self, _: Request) -> Response:
-        return json_bytes(await self.encoded(self.now()))
+        return json_bytes((await self._whole.of(self.now())).whole)
 
     @get("brief", "the board in brief: a large fleet is counted", BRIEF)
     async def brief(self, _: Request) -> Response:
         return json_bytes(await self._brief.of(self.now()))
 
-    @get("policy", "the policy in force, as values", POLICY)
-    async def policy(self, _: Request) -> Response:
-        policy = self.now().policy
-        if policy is None:
-            raise HTTPException(503, "a standby has no policy in force")
-        return json_response(policy_json(policy))
-
     @get("openapi.json", "this document", OBJECT, errors=())
     async def openapi(self, _: Request) -> Response:
         return json_response(DOCUMENT)
-
-    @get("jobs", "all jobs", Answer(jobs=listed(JOB)))
-    async def jobs(self, _: Request) -> Response:
-        rendered = await self._whole.of(self.now())
-        return json_bytes(b'{"jobs":' + joined(rendered.jobs.values()) + b"}")
 
     @get("jobs/{name}", "one job", JOB, errors=(404, 503))
     async def job(self, request: Request) -> Response:

@@ -66,14 +66,11 @@ class ClusterPages:
         )
         self._tables = Newest(_tables)
 
-    async def encoded(self, board: Board) -> bytes:
-        """The first screen of this board; of a large fleet maybe that of the previous one."""
-        self._week.refresh(board)
-        return await self._cluster.of(board)
-
     @get("cluster", "the cluster in brief: the first screen", CLUSTER)
     async def cluster(self, _: Request) -> Response:
-        return json_bytes(await self.encoded(self._now()))
+        board = self._now()
+        self._week.refresh(board)
+        return json_bytes(await self._cluster.of(board))
 
     @get("cluster/jobs", "jobs, in a line each", paged(STANDING), question(JOB_COLUMNS))
     async def jobs(self, request: Request) -> Response:

@@ -52,12 +52,12 @@ CHUNK_BYTES = 2 * 2**20
 SEND_TIMEOUT_S = 30.0  # a reader that takes nothing for so long is dropped
 
 
-async def send_chunks(send: Send, body: bytes, *, more: bool = True) -> None:
+async def send_chunks(send: Send, body: bytes) -> None:
     """Sends the body in chunks. Raises TimeoutError where the reader takes nothing."""
     view = memoryview(body)
     for begin in range(0, max(1, len(body)), CHUNK_BYTES):
         piece, last = bytes(view[begin : begin + CHUNK_BYTES]), begin + CHUNK_BYTES >= len(body)
-        message = {"type": "http.response.body", "body": piece, "more_body": more or not last}
+        message = {"type": "http.response.body", "body": piece, "more_body": not last}
         async with asyncio.timeout(SEND_TIMEOUT_S):
             await send(message)
 
@@ -73,4 +73,4 @@ class ChunkedResponse(Response):
         start = {"type": "http.response.start", "status": self.status_code}
         await send(start | {"headers": self.raw_headers})
         with suppress(TimeoutError):  # the reader is gone
-            await send_chunks(send, bytes(self.body), more=False)
+            await send_chunks(send, bytes(self.body))

@@ -1,8 +1,8 @@
 """Runs the web application in its own thread and event loop.
 
 A pass over a large fleet keeps the controller's loop busy for tenths of a second, and requests must
-not wait for it. By default uvicorn takes over signals and logging, which belong to the controller,
-and waits for streams that never end; this module prevents both.
+not wait for it. By default uvicorn takes over signals and logging, which belong to the controller;
+this module prevents both.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from joulecut_controller.web.senders import NAMES
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.web_config import RotatingContext, WebConfig
 
-CONNECTIONS_MAX = 512  # streams, scrapers and a few pages; more is a fault
-GRACE_S = 2.0  # for responses in progress at a stop; streams end before
+CONNECTIONS_MAX = 512  # pages and scrapers; more is a fault
+GRACE_S = 2.0  # for responses in progress at a stop
 BACKLOG = 128
 REQUEST_S_MAX = 30.0  # for a whole request to come in: 6 MB of a profile over a slow link
 # Beside two busy threads, 10 MB took 25 ms with switch intervals of 0.25 ms and 41 ms with 1 ms
@@ -85,7 +85,7 @@ class Server:
             raise self._failure
 
     async def stop(self) -> None:
-        """Stops listening and ends all answers; close the publisher first."""
+        """Stops listening and ends all answers."""
         if self._uvicorn is not None and self._thread is not None:
             self._uvicorn.should_exit = True
             await asyncio.to_thread(self._thread.join)

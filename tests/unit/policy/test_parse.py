@@ -115,7 +115,7 @@ def test_what_the_grid_emits_and_whose_a_job_is() -> None:
     policy = read(told)
     assert policy.cost.co2_g_per_kwh == 380.0
     assert [job.tenant for job in policy.jobs] == ["physics", ""]
-    assert policy_json(policy) != policy_json(base), "the API shows it"
+    assert policy_json(policy) != policy_json(base), "it is shown"
 
 
 @pytest.mark.parametrize(

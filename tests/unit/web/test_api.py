@@ -1,12 +1,8 @@
 """The JSON API through a real server on a real socket."""
 
-import http.client
-import json
 import re
 import socket
-import threading
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import boards
@@ -16,7 +12,7 @@ from serving import WAIT_S, Serving
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.web import server
 from joulecut_controller.web.app import DOCUMENT, build
-from joulecut_controller.web.publisher import WATCHERS_MAX, Publisher
+from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.errors import Unavailable
 
@@ -110,7 +106,7 @@ def test_unknown_addresses_are_json_errors(served: Serving, path: str) -> None:
     ["evil.example", "evil.example:9440", "localhost.evil.example", "10.0.0.1", "127.0.0.1.evil"],
 )
 def test_a_foreign_host_name_is_refused(served: Serving, host: str) -> None:
-    for path in ("/", "/api/v1/board", "/metrics", "/api/v1/stream", "/static/page.css"):
+    for path in ("/", "/api/v1/board", "/metrics", "/api/v1/cluster", "/static/page.css"):
         answer = served.get(path, host=host)
         assert answer.status == 403
         assert list(answer.json) == ["error"]
@@ -141,7 +137,7 @@ def test_answers_cannot_be_read_or_framed_by_other_sites(served: Serving) -> Non
 
 def test_before_the_first_pass_every_answer_says_so() -> None:
     with Serving(None) as served:
-        for path in ("/api/v1/board", "/api/v1/jobs", "/api/v1/events", "/healthz"):
+        for path in ("/api/v1/board", "/api/v1/cluster", "/api/v1/events", "/healthz"):
             answer = served.get(path)
             assert answer.status == 503
             assert "first pass" in answer.json["error"]
@@ -157,85 +153,6 @@ def test_health_says_when_passes_stopped() -> None:
         assert answer.status == 503
         ago = re.search(r"the last pass ended (36\d\d) s ago", answer.json["error"])
         assert ago, answer.json
-
-
-def _events(served: Serving, count: int) -> Generator[dict[str, object]]:
-    connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=WAIT_S)
-    try:
-        connection.request("GET", "/api/v1/stream")
-        answer = connection.getresponse()
-        assert answer.status == 200, "no room"
-        assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
-        while count:
-            line = answer.readline()
-            assert line, "the stream ended"
-            if line.startswith(b"data: "):
-                count -= 1
-                yield json.loads(line[6:])
-    finally:
-        answer.close()
-        connection.close()
-
-
-def test_the_stream_brings_each_new_board() -> None:
-    with Serving(boards.board(passes=7)) as served:
-        events = _events(served, 3)
-        assert next(events)["pass_number"] == 7
-        for number in (8, 9):
-            served.publish(boards.board(passes=number))
-            assert next(events)["pass_number"] == number
-
-
-def test_a_stopping_controller_ends_its_streams() -> None:
-    with Serving(boards.board()) as served:
-        events = _events(served, 2)
-        next(events)
-        stopper = threading.Thread(target=served.stop)
-        stopper.start()
-        with pytest.raises(AssertionError, match="the stream ended"):
-            next(events)
-        stopper.join(WAIT_S)
-        assert not stopper.is_alive()
-
-
-def test_a_watcher_that_reads_nothing_costs_no_memory_and_misses_only_old_boards() -> None:
-    with Serving(boards.board(passes=1)) as served:
-        slow = _events(served, 10**6)
-        next(slow)
-        one = boards.board(microbatches=1)
-        for number in range(2, 1500):  # 30 MB of boards, were they queued
-            served.publish(replace(one, pass_number=number))
-        seen = [event["pass_number"] for event in slow_until(slow, 1499)]
-        assert seen[-1] == 1499
-        assert len(seen) < 1498
-
-
-def slow_until(events: Iterator[dict[str, object]], last: int) -> Iterator[dict[str, object]]:
-    for event in events:
-        yield event
-        if event["pass_number"] == last:
-            return
-
-
-def test_watchers_are_limited() -> None:
-    with Serving(boards.empty()) as served:
-        watching = [_events(served, 2) for _ in range(WATCHERS_MAX)]
-        for events in watching:
-            next(events)
-        answer = served.get("/api/v1/stream")
-        assert answer.status == 503
-        assert "close one" in answer.json["error"]
-        watching.pop().close()  # a closed page makes room again
-        wait_until(lambda: served.get("/api/v1/stream", method="HEAD").status == 200)
-        for events in watching:
-            events.close()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_a_taken_port_is_one_line() -> None:

@@ -1,21 +1,21 @@
-// Entry point of the page: the address chooses a view, each pass of the stream updates it.
+// Entry point of the page: the address chooses a view, each pass updates it.
 
 import { byId, h, setText, show } from "./dom.js";
 import { ago, percent, seconds } from "./format.js";
 import { Home } from "./home.js";
 import { modeText } from "./job.js";
 import { JobPage, NodePage } from "./jobpage.js";
-import { Boards } from "./stream.js";
+import { Newest } from "./newest.js";
 import { explainTerms } from "./terms.js";
 
 const LOST_PASSES = 4; // One pass may be slow; four missing mean a lost controller.
 const LOST_S_MIN = 8;
-const BLINK_S = 2; // A stream that comes back sooner is not worth a red banner.
+const BLINK_S = 2; // A connection that comes back sooner is not worth a red banner.
 
 let cluster = null;
 let view = null;
 
-const boards = new Boards("/api/v1/cluster/stream", (arrived) => {
+const boards = new Newest("/api/v1/cluster", (arrived) => {
   cluster = arrived;
   drawHead();
   drawView();
