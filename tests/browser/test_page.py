@@ -254,9 +254,9 @@ EMPTY: list[tuple[str, Board | None, list[str]]] = [
             "Measuring the baseline (12 of 30 iterations).",
             "not measured yet",
             "No frontier yet: it follows the baseline.",
-            "No timeline yet: it comes with the first plan.",
+            "No timeline while there is no plan.",
             "2.966\u202fkW",  # the GPUs' own readings, before a window is complete
-            "Unknown before the first plan.",
+            "Unknown while there is no plan.",
         ],
     ),
     (

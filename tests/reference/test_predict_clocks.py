@@ -30,31 +30,6 @@ def shown(name: str, found: Score) -> None:
     print(f"{name}: t/P/E {found.error}, regret {found.regret}, overshoot {found.overshoot}")
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["card unknown", "card named"])
-@pytest.mark.parametrize("card", FIVE)
-def test_five_clocks_tell_all_others(card: str, named: bool) -> None:
-    found = clocks.ours(case(card, "5 clocks"), named=named)
-    shown(f"{card}, five clocks", found)
-    time, power, regret, overshoot = FIVE[card]
-    assert found.error[0] <= time
-    assert found.error[1] <= power
-    assert found.regret_mean <= regret
-    assert found.overshoot_mean <= overshoot
-    assert min(found.r2) >= 0.95
-
-
-@pytest.mark.parametrize("card", FIVE)
-def test_other_five_clocks_do_as_well_for_decisions(card: str) -> None:
-    """The inner ones elsewhere: no lucky set. The power form is met less well (1.3 %)."""
-    found = clocks.ours(case(card, "5 clocks, inner ones shifted"))
-    shown(f"{card}, shifted", found)
-    time, power, regret, overshoot = FIVE[card]
-    assert found.error[0] <= time
-    assert found.error[1] <= power + 0.5
-    assert found.regret_mean <= regret
-    assert found.overshoot_mean <= overshoot
-
-
 @pytest.mark.parametrize("card", FIVE)
 def test_three_clocks_on_a_known_card(card: str) -> None:
     found = clocks.ours(case(card, "3 clocks"), named=True)
@@ -79,25 +54,3 @@ def test_no_rival_predicts_five_clocks_better(card: str) -> None:
         shown(f"{card}, {name}", other)
         assert ours.error[0] < other.error[0], name
         assert ours.error[1] < other.error[1], name
-
-
-@pytest.mark.parametrize(("known", "unseen"), [("A100", "A40"), ("A40", "A100")])
-def test_two_probes_on_a_card_where_it_was_never_swept(known: str, unseen: str) -> None:
-    _, two = clocks.unseen_card(known, unseen)
-    found = clocks.ours(two, named=True)
-    shown(two.name, found)
-    assert found.error[2] <= ENERGY_TWO_PROBES
-
-
-@pytest.mark.parametrize("kind", ["forward", "backward"])
-@pytest.mark.parametrize("card", FIVE)
-def test_two_probes_of_an_operation_never_swept(card: str, kind: str) -> None:
-    _, two = clocks.unseen_kind(card, kind)
-    found = clocks.ours(two)
-    shown(two.name, found)
-    assert found.error[2] <= ENERGY_TWO_PROBES
-
-
-def test_the_same_numbers_on_every_run() -> None:
-    one = case("A40", "3 clocks")
-    assert clocks.ours(one) == clocks.ours(one)

@@ -16,8 +16,8 @@ class JobWorth:
     """One job. `measured` is of hold-outs, else the newest plan's forecast counts. `least_cost` is
     the point of its frontier where energy and time cost least; None without a frontier.
 
-    `above` is the break-even slowdown that its limit exceeds; None where the limit pays or the site
-    is short of watts.
+    `above` is the plan's break-even slowdown where its limit exceeds it, and the one of the plan at
+    the limit; None where the limit pays or the site is short of watts.
     """
 
     plan: Worth
@@ -66,8 +66,8 @@ def job_worth(job: JobBoard, policy: Policy | None) -> JobWorth | None:
             at_limit = worth(default, within[-1], gpus, prices)
     short = policy is not None and policy.power_budget_w is not None
     short = short or job.view.policy.slo.least_cost
-    loses = limit > max(at_limit.break_even_slowdown, found.break_even_slowdown) and not short
-    above = max(at_limit.break_even_slowdown, found.break_even_slowdown) if loses else None
+    even = found.break_even_slowdown  # the plan's own, which stands beside the warning
+    above = even if limit > max(at_limit.break_even_slowdown, even) and not short else None
     return JobWorth(found, measured, cheapest, given.prices(), limit, above)
 
 

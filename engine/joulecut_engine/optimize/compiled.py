@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from numba import njit
+from numba.core import config
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _compiled: list[Any] = []
+
+# LLVM ignores a processor that it does not know, says so for every loop, and has no list to ask:
+# of `NUMBA_CPU_NAME` only `generic` counts, for machine code that is made on another machine.
+if config.CPU_NAME != "generic":
+    config.CPU_NAME = None
 
 # numba looks for scipy's BLAS once, which takes 0.3 s to load. No inner loop multiplies matrices,
 # so what is not loaded yet is not found.

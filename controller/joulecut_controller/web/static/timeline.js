@@ -58,7 +58,7 @@ export class Timeline {
     show(this.none, !data);
     setText(this.none, job.profile === null
       ? "No timeline: without a profile single operations are unknown."
-      : job.decision?.generation ? "No timeline: the newest decision changes no clock." : "No timeline yet: it comes with the first plan.");
+      : job.decision?.generation ? "No timeline: the newest decision changes no clock." : "No timeline while there is no plan.");
     if (!data) return;
     this.layers = layersOf(data);
     const all = this.layers.flatMap((layer) => layer.operations);
