@@ -204,18 +204,6 @@ def test_a_gpu_that_cannot_be_restored_is_reported(driver: FakeNvml, node: Runni
     eventually("it can be controlled", lambda: node.describe().gpus[STUCK].controllable)
 
 
-def test_an_agent_that_ends_leaves_what_another_has_set(
-    driver: FakeNvml, node: RunningAgent
-) -> None:
-    """The last one on the node."""
-    assert _set(node, driver.uuids[FREE], 1200, 2)
-    _settled(node, FREE)
-    driver.foreign_lock(FREE, 345, 900)
-    _judged(node, FREE, "external_writer")
-    assert node.kill(15) == 0
-    assert driver.locks()[FREE] == (345, 900)
-
-
 def test_a_sites_own_lock_bars_control_and_a_reload_of_the_driver_ends_every_lease() -> None:
     load = {0: 0.6, 1: 0.6}
     with fake_driver(2, model="h100", load=load) as driver, agent_on(driver) as node:
@@ -287,21 +275,3 @@ def test_who_looks_for_sick_gpus_finds_the_intent_and_latency_is_learnt_from_ord
         eventually("nothing is meant any more", lambda: told() == {})
         assert node.kill(15) == 0
         assert not path.exists()
-
-
-def test_a_power_profile_is_reported_and_not_fought() -> None:
-    load = {0: 0.6}  # below the board's power limit
-    with fake_driver(1, model="b200", load=load) as driver, agent_on(driver) as node:
-        node.start()
-        clock_mhz = node.describe().gpus[0].clocks_mhz[-5]
-        assert _set(node, driver.uuids[0], clock_mhz, 1)
-        eventually("the clock", lambda: node.gpu().clock_sm_mhz == clock_mhz)
-        driver.set_profiles(0, requested=(1,), enforced=(1,))
-        eventually("it is slower", lambda: node.gpu().slow_reason == "power_profile")
-        series = f'joulecut_gpu_power_profile_active{{profile="max_q",uuid="{driver.uuids[0]}"}} 1'
-        eventually("told", lambda: series in node.metrics())
-        sequence = node.watch().sequence
-        eventually("fifteen pictures more", lambda: node.watch().sequence > sequence + 15)
-        assert not node.gpu().drift
-        lease = node.gpu().lease
-        assert lease.clock_max_mhz == clock_mhz

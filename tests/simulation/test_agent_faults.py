@@ -188,15 +188,6 @@ def test_mig_switched_on_at_run_time(node: RunningAgent, driver: FakeNvml) -> No
     node.regains_control()
 
 
-def test_errors_at_random_never_stop_it(node: RunningAgent, driver: FakeNvml) -> None:
-    driver.set_error("*", 999, probability=0.2, seed=7)
-    keeps_ticking(node, but=10)
-    driver.clear_errors()
-    eventually("all four", shows(node, driver, 0, 1, 2, 3))
-    assert series(node, "joulecut_nvml_errors_total", "code")["unknown"] > 0
-    assert alive(node)
-
-
 def test_fast_samples_come_while_they_are_read_and_cost_nothing_else(
     node: RunningAgent, driver: FakeNvml
 ) -> None:
@@ -270,16 +261,6 @@ class TestJobEnergy:
             began_j, (used_j, told_j) = told_j, self._both(node, driver)
             slack_j = 0.005 * used_j + reloading_j
             assert told_j - began_j == pytest.approx(used_j, abs=slack_j)
-
-    def test_a_job_shorter_than_a_scrape_is_reported(
-        self, node: RunningAgent, driver: FakeNvml
-    ) -> None:
-        with closing(
-            Reporter("brief", driver.uuids[2], 0, str(node.home / "jobs.sock"))
-        ) as reporter:
-            reporter.iteration(1, 0.3)
-        eventually("it is there", lambda: "brief" in self._jobs(node))
-        eventually("kept", lambda: "brief" in self._kept(node))
 
     def _both(self, node: RunningAgent, driver: FakeNvml) -> tuple[float, float]:
         """What the boards have used and what is told of it, read while little was used."""

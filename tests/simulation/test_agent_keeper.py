@@ -65,16 +65,6 @@ def test_there_is_one_keeper(live: RunningAgent) -> None:
     assert accepted(live.apply(LOWER))
 
 
-def test_a_restarting_agent_waits_for_its_predecessors_keeper(live: RunningAgent) -> None:
-    assert accepted(live.apply(LOWER))
-    old = live.keeper_pid
-    live.kill()
-    live.start()
-    assert live.keeper_pid != old
-    assert not live.locked()
-    assert accepted(live.apply(LOWER, generation=2))
-
-
 def test_with_no_keeper_everything_else_works() -> None:
     with RunningAgent(keeper="none") as node:
         node.start()

@@ -50,21 +50,6 @@ def test_measured_controlled_and_restored(driver: FakeNvml, node: RunningAgent) 
     assert setters == {"nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"}
 
 
-def test_both_killed_then_restored_by_hand(driver: FakeNvml, node: RunningAgent) -> None:
-    node.start()
-    clock_mhz = node.describe().gpus[0].clocks_mhz[3]
-    assert accepted(node.order(*driver.uuids[1:3], clock_mhz=clock_mhz))
-    os.kill(node.keeper_pid, signal.SIGSTOP)
-    node.kill()
-    node.kill_keeper()
-    assert [lock is not None for lock in driver.locks()] == [False, True, True, False]
-    done = node.restore()
-    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
-    assert done.stdout.splitlines() == [f"{uuid} restored" for uuid in sorted(driver.uuids[1:3])]
-    assert driver.locks() == (None,) * 4
-    assert {write.gpu for write in driver.writes()} == {1, 2}, "only what the journal names"
-
-
 def test_a_right_that_is_missing_is_found_at_the_first_write(
     driver: FakeNvml, node: RunningAgent
 ) -> None:

@@ -23,29 +23,6 @@ def test_an_older_epoch_is_refused_after_a_restart(live: RunningAgent) -> None:
     assert f"{older} is older than {newer}" in refused[0].reason
 
 
-def test_an_older_generation_is_refused_after_a_restart(live: RunningAgent) -> None:
-    assert accepted(live.apply(LOWER, generation=5))
-    live.replace_keeper()
-    assert "4 is older than 5" in live.apply(LOWER, generation=4)[0].reason
-    assert live.kill(signal.SIGTERM) == 0
-    live.start()
-    assert "4 is older than 5" in live.apply(LOWER, generation=4)[0].reason
-    assert not live.locked()
-    assert accepted(live.apply(LOWER, generation=5))
-
-
-def test_one_failed_write_reverts_the_group(live: RunningAgent) -> None:
-    assert accepted(live.apply({0: 1200, 1: 1200}))
-    live.gpus.put(3, lost=True)
-    refused = live.apply({0: 1005, 1: 1005, 2: 1005, 3: 1005}, generation=2)
-    assert not any(result.accepted for result in refused)
-    assert "fell off the bus" in refused[0].reason
-    held = {index: mhz for index, mhz in live.locked().items() if index != 3}
-    assert held == {0: 1200, 1: 1200}
-    assert accepted(live.renew(generation=1)), "the older leases are still in force"
-    live.gpus.put(3, lost=False)
-
-
 def test_every_message_follows_at_least_the_commands_that_were_answered_before_it(
     live: RunningAgent,
 ) -> None:

@@ -101,7 +101,6 @@ LATE_IN_PART = WINDOWS[0] - 4  # the window before two late ones
     ("seed", "budget", "card", "as_rate", "more"),
     [
         (11, 0.01, "a40", False, 0),
-        (12, 0.05, "a100-sxm", False, 0),
         (13, 0.0, "a100-sxm", False, 0),
         (1, 0.03, "a100-sxm", True, LATE_IN_PART),
     ],

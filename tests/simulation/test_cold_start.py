@@ -95,7 +95,7 @@ def test_a_prediction_is_a_profile_where_operations_correct_it_and_else_waits(
 def test_every_iteration_counts_once(store: DatabaseStore) -> None:
     world = UnprofiledWorld(scale=1.2)  # 5 s an iteration, so a window is a dozen of them
     controller = Controller(world, store, world.unprofiled("recommend"))
-    controller.run(500)
+    controller.run(250)
     readings = json.loads(store.notebook(world.job))["readings"]
     counted = sum(reading["iterations"] for reading in readings)
     assert 0.7 * len(world.history) <= counted <= len(world.history)
@@ -156,9 +156,6 @@ RATE_ALONE = 0.6  # of the possible: one clock for all
     [
         (card("h100-sxm", 4), 0.01, 6, 0.05, RATE_ALONE, 0.0),
         (card("b200", 3), 0.01, 6, 0.1, 0.95, 0.0),
-        (card("v100-pcie", 2), 0.01, 6, 0.02, RATE_ALONE, 0.0),
-        (card("a30", 1), 0.01, 6, 0.05, RATE_ALONE, 0.0),
-        (gpt3("a100-sxm", 0.03), 0.005, 2, 0.05, RATE_ALONE, 0.0),
         (gpt3("a40", 0.03), 0.04, 2, 0.05, RATE_ALONE, 0.0),
         # Windows are off by 0.6 % by luck: taken at their word, one was 1.45 points late here.
         (gpt3("a100-sxm", 0.045), 0.005, 3, 0.05, 0.5, 0.04),

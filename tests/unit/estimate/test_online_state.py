@@ -102,15 +102,6 @@ def test_work_that_no_fit_covers_is_answered_from_the_profile() -> None:
     assert off(estimator, Job(curve_of=0.01), 900) == pytest.approx(0.0, abs=0.002)
 
 
-def test_no_clock_below_the_profile_is_ever_known() -> None:
-    estimator, job = OnlineEstimator({"gpt": profile()}), Job()
-    fit(estimator)
-    estimator.learn(job.samples(1410))
-    (reason, *_) = estimator.learn(job.samples(700))
-    assert "855-1410" in reason
-    assert estimator.known_clocks_mhz(Subject("gpt", "GPU-a", 0, "forward")) == CLOCKS
-
-
 def test_what_is_not_learnt_is_counted_by_job_and_reason() -> None:
     estimator, job = OnlineEstimator({"gpt": profile()}), Job()
     good = job.samples(1410)
@@ -131,20 +122,6 @@ def test_what_is_not_learnt_is_counted_by_job_and_reason() -> None:
     )
     assert estimator.learning_stats("no such job").refused == ()
     assert estimator.learning_stats("gpt").taken == len(good) + 1
-
-
-def test_a_capped_sample_is_what_the_asked_clock_costs() -> None:
-    """Held at 1300 MHz under the cap it is as slow as the profile says of 1410 MHz."""
-    estimator, job = OnlineEstimator({"gpt": profile()}), Job(noise=0.0)
-    fit(estimator)
-    subject = Subject("gpt", "GPU-a", 0, "forward")
-    time_s = truth_s("forward", 1410)
-    for _ in range(30):
-        held = Sample(subject, 1300, time_s, asked_mhz=1410, capped=True)
-        assert estimator.learn((held,)) == ()
-    fit(estimator)
-    assert ("clock-not-reached", 1) not in estimator.learning_stats("gpt").refused
-    assert abs(off(estimator, job, 900)) < 0.08
 
 
 def restored(estimator: OnlineEstimator) -> OnlineEstimator:
