@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from numba import njit
-from numba.core import config
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +24,7 @@ _compiled: list[Any] = []
 
 # LLVM ignores a processor that it does not know, says so for every loop, and has no list to ask:
 # of `NUMBA_CPU_NAME` only `generic` counts, for machine code that is made on another machine.
+config: Any = importlib.import_module("numba.core.config")
 if config.CPU_NAME != "generic":
     config.CPU_NAME = None
 
