@@ -105,22 +105,6 @@ def test_granularity_computation_falls_back_to_one_that_can_be_applied(
     assert "not computation: clocks per operation need the job's marks" in applied.granularity_why
 
 
-def test_a_broken_policy_keeps_the_old_one_in_force(world: World, store: DatabaseStore) -> None:
-    controller = enforcing(world, store)
-    held = world.clocks_mhz()
-    controller.source.damage("mode is 'enfroce'")
-    controller.run(10)
-    board = controller.boards[-1]
-    assert "enfroce" in board.policy_error
-    assert world.clocks_mhz() == held
-    assert len(controller.events("policy")) == 1
-    controller.source.broken = ""
-    controller.source.put(world.policy(digest="2"))
-    controller.run(1)
-    assert controller.boards[-1].policy_error == ""
-    assert controller.boards[-1].policy_digest == "2"
-
-
 class FillingStore:
     """A store in front of another, whose disk becomes full."""
 
@@ -167,22 +151,6 @@ def test_a_policy_that_ends_control_does_so_while_the_store_is_full(
     assert "in force: 2" in controller.events("policy")
     assert "back to default clocks" in controller.events("clear")[-1]
     assert controller.boards[-1].steady
-    assert controller.reconciler.metrics.results["failed"] == 0
-
-
-def test_a_policy_that_changes_no_clock_keeps_them_while_the_store_is_full(
-    world: World, store: DatabaseStore
-) -> None:
-    """Nothing new is commanded, so nothing has to be numbered: passes and heartbeats go on."""
-    filling = FillingStore(store)
-    controller = enforcing(world, filling)
-    held = world.clocks_mhz()
-    filling.full = True
-    controller.source.put(world.policy(digest="2"))
-    controller.run(60)
-    assert world.clocks_mhz() == held
-    assert controller.boards[-1].policy_digest == "2"
-    assert "the audit log waits" in controller.boards[-1].sentence
     assert controller.reconciler.metrics.results["failed"] == 0
 
 

@@ -187,17 +187,6 @@ def test_a_sweep_in_parquet(tmp_path: Path) -> None:
     assert {"tensor", "data", "iteration_time_s", "money"} <= set(table.column_names)
 
 
-@pytest.mark.parametrize("level", ["formula", "graph"])
-def test_the_levels_answer_the_same_question(tmp_path: Path, level: str) -> None:
-    said = _run(_file(tmp_path, RUN), "--level", level, "--json")
-    assert said.returncode == 0, said.stderr
-    found = json.loads(said.stdout)
-    assert found["level"] == level
-    assert sum(found["breakdown_s"].values()) == pytest.approx(found["iteration_time_s"], rel=1e-6)
-    formula = json.loads(_run(_file(tmp_path, RUN), "--json").stdout)
-    assert found["iteration_time_s"] == pytest.approx(formula["iteration_time_s"], rel=0.05)
-
-
 def test_what_does_not_fit_says_by_how_much_and_which_knob_helps(tmp_path: Path) -> None:
     text = RUN.replace("tensor: 8, pipeline: 8, data: 8", "tensor: 2, pipeline: 8, data: 32")
     said = _run(_file(tmp_path, text))

@@ -152,27 +152,6 @@ def test_a_new_clock_or_enough_samples_correct_the_curve_of_all_gpus() -> None:
     assert _predicted(model, unseen).time_s[low] > 1.02 * seen[2]
 
 
-@pytest.mark.parametrize(
-    ("sample", "reason"),
-    [
-        (Sample(SUBJECT, 1200, 0.06, 450.0), "jump"),
-        (Sample(SUBJECT, 1200, 0.06, 5000.0), "other-work"),
-        (Sample(SUBJECT, 1200, 0.6), "other-work"),
-        (Sample(SUBJECT, 1200, 0.006), "other-work"),
-    ],
-)
-def test_what_no_clock_explains_is_refused_and_not_learnt(sample: Sample, reason: str) -> None:
-    model, job = _model(), Job()
-    _teach(model, job, (1410, 1200))
-    before = _predicted(model, SUBJECT)
-    (text,) = model.learn((sample,))
-    assert _counted(model, reason) == 1
-    assert "\n" not in text
-    assert sample.subject.uuid in text
-    _fit(model)
-    assert _same(before, _predicted(model, SUBJECT))
-
-
 def test_a_clock_that_was_not_reached_is_learnt_where_it_was() -> None:
     model, job = _model(), Job()
     _teach(model, job, (1410,))

@@ -120,13 +120,12 @@ def wavy(microbatches: int = 6) -> Problem:
     return build(Pipeline("1f1b", 3, microbatches), Profile(menus), 20.0)
 
 
-@pytest.mark.parametrize("cost_j", [0.0, 0.1])
-def test_more_changes_never_cost_and_coarser_plans_never_win(cost_j: float) -> None:
+def test_more_changes_never_cost_and_coarser_plans_never_win() -> None:
     problem = wavy()
     goal = Goal(1.02 * baseline(problem).iteration_time_s)
     energies_j, bounds_j = [], []
     for most in (0, 2, 4, 8, 1_000_000):
-        allowed = ChangeLimits(most, cost_j=cost_j)
+        allowed = ChangeLimits(most, cost_j=0.1)
         found = solve(problem, goal, "changes", limits=allowed)
         assert check(problem, goal, found) == ()
         energies_j.append(found.energy_j)
