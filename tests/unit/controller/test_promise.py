@@ -40,7 +40,9 @@ def _noisy(truth: Profile, sd: float, every: int, luck: np.random.Generator) -> 
     )
 
 
-@pytest.mark.parametrize(("noise", "every"), [(0.04, 1), (0.02, 5)])
+@pytest.mark.parametrize(
+    ("noise", "every"), [pytest.param(0.04, 1, marks=pytest.mark.nightly), (0.02, 5)]
+)
 def test_over_many_plans_what_is_promised_is_what_is_saved(noise: float, every: int) -> None:
     """Profiles are noisy, so each plan is chosen partly for its luck; the true costs judge it."""
     view = view_of(WORLD, WORLD.now_s)

@@ -46,8 +46,8 @@ def test_in_jitter_the_mean_iteration_keeps_the_deadline() -> None:
     assert 0.0 < found.saved_ratio < exact.saved_ratio
 
 
-@pytest.mark.parametrize("slowdown", [0.0, 0.02, 0.10])
-def test_the_demo_calls_possible_what_this_search_finds(slowdown: float) -> None:
+def test_the_demo_calls_possible_what_this_search_finds() -> None:
+    slowdown = 0.02
     plant = Plant([A100_SXM] * 8, 48, noise=MEAN, seed=2)
     saved = [possible_saved_ratio(plant, slowdown, name) for name in ("gpu", "computation")]
     assert saved[0] == pytest.approx(search(plant, slowdown).saved_ratio, abs=5e-4)
