@@ -106,7 +106,13 @@ def _to_a_plan(controller: Controller) -> None:
     controller.run(30)
 
 
-@pytest.mark.parametrize("stored", [True, False], ids=["one store", "an empty store each term"])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(True, id="one store"),
+        pytest.param(False, id="an empty store each term", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_reference_does_not_drift_from_plan_to_plan(tmp_path: Path, stored: bool) -> None:
     """A reference that is taken under lowered clocks has their slowdown in it, and the next plan
     adds its own: so another system ran a job 25 % slower at a budget of 5 % (eas4dc/EAR issue 5).

@@ -230,8 +230,10 @@ def test_under_a_power_budget_the_limit_bounds_what_the_budget_gives(
     assert limited(world) == {own_w}
 
 
-@pytest.mark.parametrize(("slowdown", "stays"), [(0.02, False), (0.9, True)])
-@pytest.mark.parametrize("asked", [{"mhz": 900}, {"mhz": 0, "power_limit_w": 200.0}])
+@pytest.mark.parametrize(
+    ("asked", "slowdown", "stays"),
+    [({"mhz": 900}, 0.02, False), ({"mhz": 0, "power_limit_w": 200.0}, 0.9, True)],
+)
 def test_the_breaker_keeps_a_target_beside_it(
     world: World, store: DatabaseStore, asked: dict[str, float], slowdown: float, *, stays: bool
 ) -> None:

@@ -217,16 +217,13 @@ def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStor
     assert "waiting for a straggler" in holdout.text
 
 
-@pytest.mark.parametrize("ends", ["mode", "silence", "pause"])
+@pytest.mark.parametrize("ends", ["silence", "pause"])
 def test_where_control_ends_so_does_the_window(store: DatabaseStore, ends: str) -> None:
     world = HeldOutWorld()
     controller = controlled(world, store)
     until_held_out(controller)
     controller.run(8)
-    if ends == "mode":
-        recommend = world.policy("recommend", digest="2", verify=Verify(SHARE, 60.0))
-        controller.source.put(recommend)
-    elif ends == "pause":
+    if ends == "pause":
         order = Order("pause", world.job, by="a test")
         asyncio.run(controller.reconciler.commands.execute(order))
     world.running = ends != "silence"
@@ -254,17 +251,6 @@ def test_an_agent_that_refuses_the_plan_afterwards_leaves_default_clocks(
         agent.refuse = ""
     controller.run(20, until=lambda: not world.at_default())
     assert not world.at_default()
-
-
-def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
-    world = HeldOutWorld()
-    controller = controlled(world, store, world.policy())
-    controller.run(round(5 * SLOT_S / INTERVAL_S))  # with a share there is one in four
-    assert controller.job.holdout is None
-    assert controller.job.account.measured_j is None, "nothing was paired"
-    assert controller.job.account.predicted_j > 0.0
-    assert not windows(store)
-    assert "holdout" not in controller.job.default_time.shares
 
 
 def test_windows_grow_until_the_iterations_fit(store: DatabaseStore) -> None:
