@@ -19,7 +19,7 @@ CONSTANT_S = 0.004  # 6 % of an iteration
 SHAPE = Pipeline("1f1b", 2, 8, tensor_parallel=2, data_parallel=2)
 
 
-@pytest.mark.parametrize("seen_apart", [True, False])
+@pytest.mark.parametrize("seen_apart", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: bool) -> None:
     world = ShapeWorld(SHAPE, slow={(0, 0, 0): 1.05}, constant_s=CONSTANT_S, seen_apart=seen_apart)
     policy = world.policy(slo=Slo(max_slowdown=BUDGET))

@@ -7,9 +7,8 @@ from worlds import Controller, few_points
 from joulecut_controller.store.database import DatabaseStore
 
 
-@pytest.mark.parametrize(
-    ("seed", "jobs", "ratio"), [(0, 2, 0.85), pytest.param(3, 3, 0.65, marks=pytest.mark.long)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("seed", "jobs", "ratio"), [(0, 2, 0.85), (3, 3, 0.65)])
 def test_jobs_do_nearly_what_the_best_fixed_clocks_do(seed: int, jobs: int, ratio: float) -> None:
     done = share(drawn(seed, jobs), ratio, minutes=4.0)
     assert done.own >= done.equal, "equal limits are the floor"

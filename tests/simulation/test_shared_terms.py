@@ -345,6 +345,7 @@ def split(store: DatabaseStore) -> Split:
     return made
 
 
+@pytest.mark.nightly  # twenty seconds of a processor; conformance/test_claims.py holds the rule
 def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> None:
     most_s = TTL_S + LOST_S
     split.cut(1, 0)
