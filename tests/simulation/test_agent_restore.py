@@ -122,13 +122,3 @@ def test_a_restore_that_fails_is_tried_until_it_is_done(node: RunningAgent) -> N
     node.gpus.put(2, lost=False)
     eventually("all at default", lambda: not node.locked())
     assert accepted(node.apply({2: 810}, generation=3))
-
-
-def test_restore_goes_to_the_sites_own_lock() -> None:
-    with RunningAgent(site_default={"clock_min_mhz": 210, "clock_max_mhz": 1290}) as node:
-        node.start()
-        assert accepted(node.apply({0: 1005}))
-        assert accepted(node.clear())
-        assert node.locked() == {0: 1290}
-        assert node.kill(signal.SIGTERM) == 0
-        assert node.locked() == {0: 1290}

@@ -30,13 +30,3 @@ def test_an_agent_that_cannot_start_restores_what_another_left() -> None:
         assert driver.locks() == (None, None, None)
         driver.clear_errors()
         assert node.restore().returncode == 0
-
-
-def test_a_journal_that_cannot_be_read_frees_every_gpu_and_the_agent_runs() -> None:
-    with fake_driver(2) as driver, agent_on(driver) as node:
-        driver.foreign_lock(0, 210, 1005)  # as a killed keeper left it
-        (node.state_dir / "journal").mkdir(parents=True)
-        node.start()
-        assert driver.locks() == (None, None)
-        assert accepted(node.order(driver.uuids[1], clock_mhz=1005))
-        assert node.log.count("cannot be read") == 1
