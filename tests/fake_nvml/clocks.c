@@ -66,16 +66,7 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, uint32_t type, uint3
 
 nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, uint32_t type, uint32_t id, uint32_t *mhz)
 {
-    nvmlReturn_t code = NVML_ERROR_NOT_SUPPORTED;
-    if (id == 0)
-        code = clock_value(__func__, device, type, 0, mhz);
-    int index = code == NVML_SUCCESS ? device_index(device) : -1;
-    struct state *state = index < 0 ? NULL : state_take();
-    if (state != NULL) {
-        *mhz += (uint32_t)state->gpus[index].clock_doubt_mhz;
-        state_give();
-    }
-    return code;
+    return id == 0 ? clock_value(__func__, device, type, 0, mhz) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, uint32_t type, uint32_t *mhz)

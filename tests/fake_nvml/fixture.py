@@ -324,14 +324,6 @@ class _Others(_Faults):
             gpu, counter_step_ns=step_ns, module_w=beside_w, counts_module=int(beside_w > 0.0)
         )
 
-    def set_instant_power_averaged(self, gpu: int, on: bool) -> None:
-        """A lie: the field of instant power shows the average, where the card has both."""
-        self._change(gpu, instant_is_average=int(on))
-
-    def set_clock_doubt(self, gpu: int, mhz: int) -> None:
-        """A lie: `nvmlDeviceGetClock` is off from `nvmlDeviceGetClockInfo` by so much."""
-        self._change(gpu, clock_doubt_mhz=mhz)
-
     def set_unreached_clocks(self, gpu: int, clocks_mhz: tuple[int, ...]) -> None:
         """A lie: the card lists these clocks, and a lock at one gives a lower one."""
         with self._look() as state:

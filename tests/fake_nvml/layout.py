@@ -128,8 +128,6 @@ class Gpu(c.Structure):
         ("clock_ceiling_mhz", c.c_uint32),
         ("application_mhz", c.c_uint32),
         ("power_brake", c.c_uint32),
-        ("instant_is_average", c.c_uint32),
-        ("clock_doubt_mhz", c.c_int32),
         ("unreached", c.c_uint32 * 8),
         ("ecc_changes", c.c_uint32),
         ("lock", ClockLock),

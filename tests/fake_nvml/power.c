@@ -15,8 +15,6 @@ static int shows_instant_power(const struct gpu_state *gpu)
 
 static double instant_mw(const struct call *call)
 {
-    if (call->gpu->instant_is_average)
-        return call->motion->power_average_w * 1e3;
     return physics_power_w(call->gpu, call->now_ns) * 1e3;
 }
 

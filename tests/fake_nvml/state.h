@@ -128,8 +128,6 @@ struct gpu_state {
     uint32_t clock_ceiling_mhz;    /* 0: none; lowers the clock without a reason */
     uint32_t application_mhz;      /* 0: default */
     uint32_t power_brake;
-    uint32_t instant_is_average;  /* a lie: the field of instant power shows its average */
-    int32_t clock_doubt_mhz;      /* a lie: the second reading of the clock is off by it */
     uint32_t unreached[CLOCKS_MAX / 32]; /* a lie: bit per listed clock that a lock does not reach */
     uint32_t ecc_changes;         /* its mode is another one from the next reset on */
     struct clock_lock lock;        /* as last written */

@@ -1,7 +1,4 @@
-"""One GPU as its driver identifies it, and second readings of what the agent reads once.
-
-A self-test compares them with the agent's own readings; the agent has no use for them.
-"""
+"""One GPU as its driver identifies it, and readings that a self-test takes beside the agent's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +10,6 @@ from joulecut_agent.nvml.bursts import value_of
 from joulecut_agent.ports.failure import DeviceError
 
 SCOPE_MODULE = 1  # of a field value: GPU, CPU and memory of a superchip
-MHZ_UNKNOWN = 0
-# SM clocks by other calls than the agent's: the current clock by its id, and the graphics clock,
-# which is the same domain on data-centre cards.
-_AGAIN = (
-    lambda handle: pynvml.nvmlDeviceGetClock(
-        handle, pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_ID_CURRENT
-    ),
-    lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_GRAPHICS),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +20,9 @@ class Identity:
     uuid: str
     uuid_index: int  # the index that the UUID leads to
     bus: str
-    serial: str
     driver: str
     vbios: str
-    clock_max_mhz: int
     ecc: tuple[int, ...]  # (now, from the next reset)
-    throttle_reasons: int  # bits of the reasons that this card can give
 
 
 def identify() -> tuple[tuple[Identity, ...], dict[int, str]]:
@@ -61,7 +46,7 @@ def identify() -> tuple[tuple[Identity, ...], dict[int, str]]:
 
 
 class Card:
-    """Second readings of one card. A method raises DeviceError where the card does not answer."""
+    """Readings of one card. A method raises DeviceError where the card does not answer."""
 
     def __init__(self, uuid: str) -> None:
         driver.open_driver()
@@ -74,11 +59,6 @@ class Card:
 
     def clock_mhz(self) -> int:
         return int(self._asked(pynvml.nvmlDeviceGetClockInfo, self._handle, pynvml.NVML_CLOCK_SM))
-
-    def clocks_again_mhz(self) -> tuple[int, ...]:
-        """The SM clock by other calls; one that the card lacks is left out."""
-        found = [self._asked(driver.optional, call, self._handle) for call in _AGAIN]
-        return tuple(int(mhz) for mhz in found if mhz is not None)
 
     def module_power_w(self) -> float | None:
         """Power of the whole superchip; None on other cards."""
@@ -98,19 +78,12 @@ def _identity(index: int) -> Identity:
     handle, ask = pynvml.nvmlDeviceGetHandleByIndex(index), driver.optional
     uuid = pynvml.nvmlDeviceGetUUID(handle)
     again = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-    def highest(of: Any) -> int:
-        return int(pynvml.nvmlDeviceGetMaxClockInfo(of, pynvml.NVML_CLOCK_SM))
-
     return Identity(
         index=index,
         uuid=uuid,
         uuid_index=int(ask(pynvml.nvmlDeviceGetIndex, again, index)),
         bus=str(pynvml.nvmlDeviceGetPciInfo(handle).busId),
-        serial=str(ask(pynvml.nvmlDeviceGetSerial, handle, "")),
         driver=str(pynvml.nvmlSystemGetDriverVersion()),
         vbios=str(ask(pynvml.nvmlDeviceGetVbiosVersion, handle, "")),
-        clock_max_mhz=ask(highest, handle, MHZ_UNKNOWN),
         ecc=tuple(int(mode) for mode in ask(pynvml.nvmlDeviceGetEccMode, handle, ())),
-        throttle_reasons=int(ask(pynvml.nvmlDeviceGetSupportedClocksThrottleReasons, handle, 0)),
     )

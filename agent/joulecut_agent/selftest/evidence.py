@@ -12,19 +12,12 @@ Range = tuple[int, int]  # lowest and highest clock of a lock
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The agent's reading of the card, and second readings beside it.
-
-    `clock_after_mhz` is the first reading repeated after the second ones: where both agree, the
-    second ones must too. `lock` is our own, since `lock_s`.
-    """
+    """The agent's reading of the card. `lock` is our own, since `lock_s`."""
 
     at_s: float
     phase: str
     clock_mhz: int | None
-    again_mhz: tuple[int, ...]
-    clock_after_mhz: int | None
-    average_w: float | None
-    instant_w: float | None
+    power_w: float | None
     module_w: float | None
     energy_j: float | None
     busy_ratio: float | None
@@ -57,16 +50,9 @@ class Evidence:
     last: Identity | None = None  # in a later session of the driver
     model: str = ""
     clocks_mhz: tuple[int, ...] = ()
-    persistence: bool | None = None
     mig: bool = False
     uncontrollable: str = ""
-    others: tuple[str, ...] = ()  # processes that have NVML open
     samples: list[Sample] = field(default_factory=list)
-    calls_s: dict[str, list[float]] = field(default_factory=dict)
-    errors: tuple[str, ...] = ()
-    quiet_w: float | None = None  # mean power without a reader, and with one
-    watched_w: float | None = None
-    quiet_s: float = 0.0
     # with --write
     write_tried: bool = False
     refused: str = ""  # why the first write was refused
@@ -75,11 +61,6 @@ class Evidence:
     grid: dict[int, Change] = field(default_factory=dict)
     lost: str = ""  # why the lease was lost while it was renewed
     drift: str = ""  # what the agent says of other writers
-    idle_w: tuple[float, float] | None = None  # at default clocks, and under a lock
     expired_s: float | None = None  # from the last renewal until the clock was free
     ttl_s: float = 0.0
-    killed_s: float | None = None
-    kill_tried: bool = False
-    skews_s: tuple[float, ...] = ()
-    parallel_ratio: float | None = None  # of reads of two cards: at once over in turn
     restored: bool | None = None

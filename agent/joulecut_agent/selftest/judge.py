@@ -7,15 +7,12 @@ whole module) is a note. What was not measured is not answered, and never passes
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
-from joulecut_agent.keeper.evidence import CLOCK_SLACK_MHZ
-from joulecut_agent.selftest.evidence import Evidence, Sample
+from joulecut_agent.selftest.evidence import Evidence
 from joulecut_agent.selftest.observations import (
     CAPS,
     SAMPLES_MIN,
-    WINDOW_S,
     capped_mhz,
     holes_mhz,
     is_at_lock,
@@ -23,7 +20,6 @@ from joulecut_agent.selftest.observations import (
     is_explained,
     is_steady,
     latencies_s,
-    moves,
     quantile,
     scope_of,
     step_s,
@@ -35,12 +31,9 @@ from joulecut_wire.card_facts import CardFacts
 
 OK, WRONG, NOTE, UNANSWERED = "ok", "wrong", "note", "not answered"
 STEP_SLACK = 1.5  # of the assumed step: two readings enclose an edge
-LEAD_RATIO = 0.3  # of the move: an average over 1 s lags by more than half of it
 SHARE = 0.8  # of the samples, before an observation is the rule
 BELOW_RATIO = 0.93  # boost loses up to 5 % to temperature without a reason
-GAP_STEPS = 1.6  # lists alternate between 7 and 8 MHz
 EXPIRY_SLACK_S = 2.0  # S18
-IDLE_COST_W, IDLE_COST_RATIO = 5.0, 0.05
 LATE_TIMES, LATE_MIN = 2.0, 2  # of the slowest known change; a busy machine reads late twice
 LIMIT_SLACK_W = 1.0  # limits are whole watts on some boards
 LOSS_MIN = 2  # one clock that leaves its lock is a late reading
@@ -119,41 +112,6 @@ def _permission(seen: Evidence) -> Answer:
     return OK, "locks are accepted", ""
 
 
-def _fields(seen: Evidence) -> Answer:
-    numbers: dict[str, Callable[[Sample], object]] = {
-        "average power": lambda one: one.average_w,
-        "instant power": lambda one: one.instant_w,
-        "energy": lambda one: one.energy_j,
-        "clock": lambda one: one.clock_mhz,
-        "utilisation": lambda one: one.busy_ratio,
-    }
-    there = [name for name, of in numbers.items() if any(of(s) is not None for s in seen.samples)]
-    lacking = [name for name in numbers if name not in there]
-    needed = {"energy", "clock"} <= set(there) and any("power" in name for name in there)
-    found = f"{', '.join(there)}" + (f"; not {', '.join(lacking)}" if lacking else "")
-    if seen.errors:
-        return WRONG, seen.errors[0], "readings have holes"
-    if needed:
-        return OK, found, ""
-    return NOTE, found, "no energy is measured on this card"
-
-
-def _calls(seen: Evidence) -> Answer:
-    worst = {name: quantile(taken, 0.99) for name, taken in seen.calls_s.items()}
-    slowest = max(worst, key=worst.__getitem__, default="")
-    if not slowest:
-        return UNANSWERED, "no call was timed", ""
-    p50 = quantile(seen.calls_s[slowest], 0.5)
-    found = f"slowest {slowest}: p50 {p50 * 1e3:.2f} ms, p99 {worst[slowest] * 1e3:.2f} ms"
-    verdict = OK if p50 < 0.02 else NOTE
-    return verdict, found, "" if p50 < 0.02 else "slow readings"
-
-
-def _others(seen: Evidence) -> Answer:
-    found = ", ".join(seen.others) or "none that this user can see"
-    return NOTE, found, ""
-
-
 # -- power and energy ----------------------------------------------------------------------------
 
 
@@ -179,79 +137,7 @@ def _counter_scope(seen: Evidence) -> Answer:
     return UNANSWERED, found, ""
 
 
-def _instant(seen: Evidence) -> Answer:
-    both = [one for one in seen.samples if one.average_w is not None and one.instant_w is not None]
-    if not both:
-        return NOTE, "the card has one of the two", ""
-    moved = list(moves(both))
-    if not moved:
-        return UNANSWERED, "power did not move", ""
-    leads = max(lead_w / move_w for move_w, lead_w in moved)
-    found = f"ahead by {leads:.0%} of a move of {max(moved)[0]:.0f} W within {WINDOW_S:g} s"
-    if leads >= LEAD_RATIO:
-        return OK, found, ""
-    return WRONG, found, "it is an average: swings are hidden"
-
-
-def _watching(seen: Evidence) -> Answer:
-    if seen.quiet_w is None or seen.watched_w is None:
-        return UNANSWERED, "the card was not quiet", ""
-    more_w = seen.watched_w - seen.quiet_w
-    found = f"{seen.quiet_w:.1f} W without a reader, {seen.watched_w:.1f} W with one"
-    error_w = seen.watched_w * 2.0 * COUNTER_STEP_S / max(seen.quiet_s, COUNTER_STEP_S)
-    if more_w <= max(IDLE_COST_W, IDLE_COST_RATIO * seen.quiet_w) + error_w:
-        return OK, found, ""
-    return WRONG, found, "a longer sample_interval_s on idle nodes"
-
-
-def _idle_lock(seen: Evidence) -> Answer:
-    if seen.idle_w is None:
-        return UNANSWERED, "no lock was held on the idle card", ""
-    default_w, locked_w = seen.idle_w
-    found = f"{default_w:.1f} W at default clocks, {locked_w:.1f} W under a lock"
-    if locked_w - default_w <= max(IDLE_COST_W, IDLE_COST_RATIO * default_w):
-        return OK, found, ""
-    return WRONG, found, "a lease should end where a job pauses"
-
-
 # -- clocks --------------------------------------------------------------------------------------
-
-
-def _list(seen: Evidence) -> Answer:
-    clocks, highest = seen.clocks_mhz, seen.first.clock_max_mhz
-    if len(clocks) < 2:
-        return NOTE, f"{len(clocks)} clocks", "not controllable"
-    steps = [b - a for a, b in pairwise(clocks)]
-    usual = median(steps)
-    gaps = [(a, b) for a, b in pairwise(clocks) if b - a > GAP_STEPS * usual]
-    found = f"{len(clocks)} clocks, {clocks[0]} to {clocks[-1]} MHz"
-    if gaps:
-        found += f"; none between {gaps[0][0]} and {gaps[0][1]}"
-        return WRONG, found, "plans lack the clocks in the holes"
-    if highest and abs(highest - clocks[-1]) > CLOCK_SLACK_MHZ:
-        found += f"; highest by another call: {highest}"
-        return WRONG, found, "one of the two is wrong"
-    return OK, found, ""
-
-
-def _second_clock(seen: Evidence) -> Answer:
-    steady = [
-        one
-        for one in seen.samples
-        if one.again_mhz and one.clock_mhz is not None and one.clock_mhz == one.clock_after_mhz
-    ]
-    off = [
-        abs(other - one.clock_mhz)
-        for one in steady
-        for other in one.again_mhz
-        if one.clock_mhz is not None and abs(other - one.clock_mhz) > CLOCK_SLACK_MHZ / 2
-    ]
-    if len(steady) < SAMPLES_MIN:
-        return UNANSWERED, "no second reading of a steady clock", ""
-    if len(off) < SHARE * len(steady):
-        return OK, f"in {len(steady)} steady readings", ""
-    found = f"{median(off):g} MHz apart in {len(off)} of {len(steady)} readings"
-    return WRONG, found, "which clock the card runs at is not known"
 
 
 def _set_latency(seen: Evidence) -> Answer:
@@ -366,25 +252,6 @@ def _expiry(seen: Evidence) -> Answer:
     return WRONG, found, "leases do not protect this card"
 
 
-def _killed(seen: Evidence) -> Answer:
-    if not seen.kill_tried:
-        return UNANSWERED, "needs --kill", ""
-    if seen.killed_s is None:
-        return WRONG, "the clock was not given back", "never enforce here"
-    return OK, f"{seen.killed_s:.1f} s", ""
-
-
-def _skew(seen: Evidence) -> Answer:
-    if len(seen.skews_s) < 2:
-        return UNANSWERED, "needs --gpu all and two idle cards", ""
-    apart_s = max(seen.skews_s) - min(seen.skews_s)
-    found = f"{len(seen.skews_s)} cards within {apart_s * 1e3:.0f} ms"
-    if seen.parallel_ratio is not None:
-        side = "side by side" if seen.parallel_ratio < 0.75 else "in turn"
-        found += f"; reads of two cards run {side}"
-    return NOTE, found, ""
-
-
 def _restored(seen: Evidence) -> Answer:
     if not seen.write_tried or seen.refused:
         return UNANSWERED, "nothing was written", ""
@@ -397,16 +264,8 @@ def _restored(seen: Evidence) -> Answer:
 QUESTIONS: tuple[tuple[str, str, Callable[[Evidence], Answer]], ...] = (
     ("identity", "UUID, index and bus address name one card", _identity),
     ("permission", "what the agent calls controllable can be set", _permission),
-    ("fields", "energy, clock and one power answer", _fields),
-    ("calls", "20 ms at most", _calls),
-    ("NVML clients", "none but the agent writes clocks", _others),
     ("counter step", f"{COUNTER_STEP_S:g} s", _counter_step),
     ("counter scope", "the GPU's energy", _counter_scope),
-    ("instant power", "leads its average", _instant),
-    ("cost of watching", "none while idle", _watching),
-    ("cost of a lock", "none while idle", _idle_lock),
-    ("list of clocks", "even steps up to the highest clock", _list),
-    ("clock read twice", "two calls agree", _second_clock),
     ("set latency", f"{SET_LATENCY_S:g} s at most", _set_latency),
     ("locks", "a lock that is accepted is followed", _sets),
     ("reset", "gives default clocks back", _resets),
@@ -414,7 +273,5 @@ QUESTIONS: tuple[tuple[str, str, Callable[[Evidence], Answer]], ...] = (
     ("clock under load", "the highest one, or a reason why not", _cap),
     ("other writers", "none", _writers),
     ("silent tester", f"free within its ttl + {EXPIRY_SLACK_S:g} s", _expiry),
-    ("keeper killed", "`joulecut-agent restore` gives the clocks back", _killed),
-    ("cards together", "the keeper writes card after card", _skew),
     ("at the end", "as it was at the start", _restored),
 )

@@ -1,9 +1,8 @@
 """What several questions of a self-test observe in its evidence. Pure."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO, CLOCK_SLACK_MHZ
 from joulecut_agent.selftest.evidence import Change, Evidence, Sample
@@ -13,8 +12,6 @@ from joulecut_wire.card_facts import Scope
 # The public B300 was mostly within 2.2 % of integrated power.
 COUNTER_RATIO = 0.1
 EDGES_MIN = 3
-SWING_W, SWING_RATIO = 10.0, 0.1  # a move of the average that shows whether another reading leads
-WINDOW_S = 1.0
 SETTLED_S = 1.0  # after a lock or the start of a load
 SAMPLES_MIN = 5
 CAPS = {"sw_power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"}
@@ -66,7 +63,7 @@ def scope_of(seen: Evidence) -> tuple[Scope, str]:
     span = [one for one in seen.samples if first.at_s <= one.at_s <= last.at_s]
     span_s = last.at_s - first.at_s
     counted_w = ((last.energy_j or 0.0) - (first.energy_j or 0.0)) / span_s
-    gpu_w = _mean_w(span, lambda one: one.average_w if one.instant_w is None else one.instant_w)
+    gpu_w = _mean_w(span, lambda one: one.power_w)
     module_w = _mean_w(span, lambda one: one.module_w)
     if gpu_w is None:
         return "", "no power to compare with"
@@ -89,18 +86,6 @@ def _mean_w(span: Sequence[Sample], of: Callable[[Sample], float | None]) -> flo
             return None
         joules += 0.5 * (before_w + after_w) * (b.at_s - a.at_s)
     return joules / (span[-1].at_s - span[0].at_s) if len(span) > 1 else None
-
-
-def moves(both: Sequence[Sample]) -> Iterator[tuple[float, float]]:
-    """(move of the average within a window, largest lead of instant power in it)."""
-    times_s = [one.at_s for one in both]
-    for start, first in enumerate(both):
-        window = both[start : bisect_right(times_s, first.at_s + WINDOW_S)]
-        averages = [one.average_w or 0.0 for one in window]
-        move_w = max(averages) - min(averages)
-        if move_w > max(SWING_W, SWING_RATIO * fmean(averages)):
-            leads_w = [abs((one.instant_w or 0.0) - (one.average_w or 0.0)) for one in window]
-            yield move_w, max(leads_w)
 
 
 def holes_mhz(seen: Evidence) -> list[int]:

@@ -1,9 +1,7 @@
-"""Reads one card again and again: with the agent's own reader, and by second calls."""
+"""Reads one card again and again, with the agent's own reader."""
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from joulecut_agent.devices import load
 from joulecut_agent.nvml.card import Card, Identity, identify
@@ -12,7 +10,6 @@ from joulecut_agent.selftest.evidence import Evidence, Range, Sample
 from joulecut_wire.errors import Unavailable
 
 EVERY_S = 0.02  # five readings within a step of the energy counter
-NVML_LIBRARY = "libnvidia-ml.so"
 
 
 class Watcher:
@@ -39,7 +36,6 @@ class Watcher:
         self.evidence.model, self.evidence.clocks_mhz = mine.model, mine.clocks_mhz
         self.evidence.uncontrollable = mine.reason
         self.evidence.mig = "MIG" in mine.reason
-        self.evidence.others = nvml_users()
         self.process_ids: tuple[int, ...] = ()
 
     def locked(self, lock: Range | None) -> None:
@@ -57,17 +53,12 @@ class Watcher:
         if reading is None or reading.snapshot is None:
             raise Unavailable(f"the card does not answer: {reading and reading.error}")
         seen = reading.snapshot
-        for call, took_s in reading.call_seconds:
-            self.evidence.calls_s.setdefault(call, []).append(took_s)
-        if reading.error is not None:
-            self.evidence.errors = tuple({*self.evidence.errors, str(reading.error)})
-        self.evidence.persistence, self.process_ids = seen.persistence, seen.process_ids
-        clock_mhz = self.clock_mhz()
-        again_mhz, module_w = self._doubted()
+        self.process_ids = seen.process_ids
+        power_w = seen.power_average_w if seen.power_instant_w is None else seen.power_instant_w
         sample = Sample(
-            at_s, self.phase, clock_mhz, again_mhz, self.clock_mhz(), seen.power_average_w,
-            seen.power_instant_w, module_w, seen.energy_j, seen.utilization_gpu_ratio,
-            seen.event_reasons, seen.power_limit_enforced_w, self._lock, self._lock_s,
+            at_s, self.phase, self.clock_mhz(), power_w, self._module_w(), seen.energy_j,
+            seen.utilization_gpu_ratio, seen.event_reasons, seen.power_limit_enforced_w,
+            self._lock, self._lock_s,
         )  # fmt: skip
         self.evidence.samples.append(sample)
         return sample
@@ -107,22 +98,8 @@ class Watcher:
         self._card.close()
         self._reader.close()
 
-    def _doubted(self) -> tuple[tuple[int, ...], float | None]:
+    def _module_w(self) -> float | None:
         try:
-            return self._card.clocks_again_mhz(), self._card.module_power_w()
+            return self._card.module_power_w()
         except DeviceError:
-            return (), None
-
-
-def nvml_users() -> tuple[str, ...]:
-    """Names of the other processes that have NVML loaded, of those that this user may look into."""
-    found = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        if maps.parent.name == str(os.getpid()):
-            continue
-        try:
-            if NVML_LIBRARY in maps.read_text(errors="replace"):
-                found.add((maps.parent / "comm").read_text().strip())
-        except OSError:
-            continue  # it has ended, or is another user's
-    return tuple(sorted(found))
+            return None

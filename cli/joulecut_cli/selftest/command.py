@@ -21,15 +21,14 @@ from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.orders import DEFAULT_NODE
 from joulecut_cli.selftest import report, writing
-from joulecut_cli.selftest.killing import killed
 from joulecut_wire import card_facts
-from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.command import FAILED, FINE, Parser, gone
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.flags import number
 
 PROG = "joulecut selftest"
 MINUTES_MIN, MINUTES_MAX = 0.02, 60.0
-QUIET_SHARE, WATCH_SHARE = 0.1, 0.2  # of the time; the rest is for writing, or is watched too
+WATCH_SHARE = 0.3  # of the time where clocks are written, else all of it
 FAKE = "-fake"  # how the fake driver's version ends: its figures are simulated
 
 
@@ -72,10 +71,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--write", action="store_true", help="set clocks of an idle GPU, under a lease"
     )
-    parser.add_argument(
-        "--kill", action="store_true",
-        help="with --write: kill an agent and keeper of its own while they hold a clock",
-    )  # fmt: skip
+    gone(parser, "--kill", "kill -9 the keeper, then joulecut-agent restore")
     parser.add_argument(
         "--agent", metavar="unix:PATH", default=DEFAULT_NODE, help="to write through"
     )
@@ -91,8 +87,6 @@ def _parser() -> Parser:
 
 
 def _check(given: argparse.Namespace) -> None:
-    if given.kill and not given.write:
-        raise BadInput("--kill", "without --write", "both, or neither")
     if given.save:
         outfile.checked("--save", given.save)
         card_facts.read(given.save)  # another kind of file is refused first
@@ -120,7 +114,7 @@ def _tested(
     given: argparse.Namespace,
     notes: list[str],
 ) -> list[report.CardReport]:
-    """Every card in turn, then all together. Where nothing may be set, `notes` say why."""
+    """Every card in turn. Where nothing may be set, `notes` say why."""
     seconds, watchers, idle = 60.0 * given.minutes, list[Watcher](), list[Watcher]()
     with ExitStack() as stack:
         for identity in chosen:
@@ -133,14 +127,10 @@ def _tested(
                     notes.append(f"GPU {identity.index}: nothing is set: {why}")
                 else:
                     idle.append(watcher)
-            _watch(watcher, seconds, to_write=watcher in idle)
+            watcher.phase = "watched"
+            watcher.watch((WATCH_SHARE if watcher in idle else 1.0) * seconds)
             if agent is not None and watcher in idle:
-                share = 1.0 - QUIET_SHARE - WATCH_SHARE
-                writing.Writing(agent, watcher, load, share * seconds).run()
-                if given.kill:
-                    killed(agent, watcher)
-        if agent is not None and len(idle) > 1:
-            writing.together(agent, idle)
+                writing.Writing(agent, watcher, load, (1.0 - WATCH_SHARE) * seconds).run()
         for watcher in watchers:
             watcher.identify_again()
     now_unix_s = time.time()
@@ -150,22 +140,3 @@ def _tested(
         )
         for one in watchers
     ]
-
-
-def _watch(watcher: Watcher, seconds: float, *, to_write: bool) -> None:
-    """Reads nothing for a while, then reads as fast as is useful."""
-    evidence, quiet_s = watcher.evidence, QUIET_SHARE * seconds
-    before = watcher.look()
-    time.sleep(quiet_s)
-    after = watcher.look()
-    evidence.samples.clear()  # a gap is no sample
-    watcher.phase = "watched"
-    watcher.watch((WATCH_SHARE if to_write else 1.0 - QUIET_SHARE) * seconds)
-    last = evidence.samples[-1]
-    idle = not any(one.busy_ratio for one in (before, after, *evidence.samples))
-    counters = (before.energy_j, after.energy_j, last.energy_j)
-    if idle and None not in counters:
-        a_j, b_j, c_j = (one or 0.0 for one in counters)
-        evidence.quiet_w = (b_j - a_j) / (after.at_s - before.at_s)
-        evidence.watched_w = (c_j - b_j) / (last.at_s - after.at_s)
-        evidence.quiet_s = after.at_s - before.at_s

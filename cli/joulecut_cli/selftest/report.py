@@ -8,7 +8,6 @@ import msgspec
 
 from joulecut_agent.selftest import judge
 from joulecut_agent.selftest.evidence import Evidence
-from joulecut_agent.selftest.observations import quantile
 from joulecut_wire.card_facts import CardFacts
 
 Json = dict[str, Any]
@@ -56,14 +55,6 @@ def to_json(cards: Sequence[CardReport], *, simulated: bool) -> Json:
                 "model": card.seen.model,
                 "findings": [asdict(one) for one in card.findings],
                 "facts": msgspec.to_builtins(card.facts),
-                "calls_s": {
-                    name: {
-                        "p50": quantile(taken, 0.5),
-                        "p99": quantile(taken, 0.99),
-                        "count": len(taken),
-                    }
-                    for name, taken in sorted(card.seen.calls_s.items())
-                },
                 "changes": [asdict(one) for one in card.seen.changes],
                 "samples": len(card.seen.samples),
             }

@@ -6,7 +6,6 @@ path, Ctrl-C too, the lease is given back.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO, CLOCK_SLACK_MHZ
 from joulecut_agent.selftest.evidence import Change, Range, Sample
@@ -31,7 +30,6 @@ SETTLED_S = 1.5  # the average of power, and a step of the load, are over
 HOLD_S = 3.0
 HEADROOM = 0.9  # of the clock held under load
 IDLE_RATIO = 0.05  # of utilisation
-READ_ROUNDS = 200
 
 
 def refusal(agent: Agent, watcher: Watcher) -> str:
@@ -69,7 +67,6 @@ class Writing:
         try:
             if self._refused():
                 return
-            self._idle()
             if self._load.known:
                 self._loaded()
             if not evidence.loaded:
@@ -92,18 +89,6 @@ class Writing:
         if not refused:
             self._watcher.locked((self._mid, self._mid))
         return bool(refused)
-
-    def _idle(self) -> None:
-        """Power of the idle card at default clocks, and with a lock that lets it fall."""
-        self._reset()
-        self._watcher.phase = "idle"
-        self._watcher.watch(SETTLED_S)
-        default_w = self._mean_w(SETTLED_S)
-        self._set((self._evidence.clocks_mhz[0], self._mid), wait=False)
-        self._watcher.phase = "idle, locked"
-        self._watcher.watch(2 * SETTLED_S)
-        if default_w is not None and (locked_w := self._mean_w(SETTLED_S)) is not None:
-            self._evidence.idle_w = default_w, locked_w
 
     def _loaded(self) -> None:
         watcher, evidence = self._watcher, self._evidence
@@ -235,55 +220,6 @@ class Writing:
         self._evidence.changes.append(
             Change(before_mhz, to_mhz, self._evidence.loaded, seen_s, clock_mhz, sample.reasons)
         )
-
-    def _mean_w(self, last_s: float) -> float | None:
-        """Mean power of the last seconds."""
-        since_s = time.monotonic() - last_s
-        found = [
-            one.instant_w if one.instant_w is not None else one.average_w
-            for one in self._evidence.samples
-            if one.at_s >= since_s
-        ]
-        known = [watts for watts in found if watts is not None]
-        return sum(known) / len(known) if known else None
-
-
-def together(agent: Agent, watchers: Sequence[Watcher]) -> None:
-    """All cards by one command: how far apart they follow, and whether reads run side by side."""
-    clocks = {one.uuid: one.evidence.clocks_mhz for one in watchers}
-    lease = AgentLease(agent, JOB, tuple(clocks), TTL_S)
-    try:
-        wanted = {uuid: mhz[len(mhz) // 4] for uuid, mhz in clocks.items()}
-        if lease.lock({uuid: (mhz, mhz) for uuid, mhz in wanted.items()}):
-            return
-        asked_s, seen_s = lease.sent_s, dict[str, float]()
-        while len(seen_s) < len(watchers) and time.monotonic() < asked_s + WAIT_S:
-            for one in watchers:
-                off_mhz = abs(one.clock_mhz() - wanted[one.uuid])
-                if one.uuid not in seen_s and off_mhz <= CLOCK_SLACK_MHZ:
-                    seen_s[one.uuid] = time.monotonic() - asked_s
-    finally:
-        lease.close()
-    ratio = _parallel_ratio(watchers[0], watchers[1])
-    for one in watchers:
-        one.evidence.skews_s, one.evidence.parallel_ratio = tuple(seen_s.values()), ratio
-
-
-def _parallel_ratio(first: Watcher, second: Watcher) -> float:
-    """Time of reads of two cards at once, over one after the other: 0.5 side by side, 1 in turn."""
-
-    def read(one: Watcher) -> None:
-        for _ in range(READ_ROUNDS):
-            one.clock_mhz()
-
-    began_s = time.perf_counter()
-    read(first)
-    read(second)
-    in_turn_s = time.perf_counter() - began_s
-    began_s = time.perf_counter()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(read, (first, second)))
-    return (time.perf_counter() - began_s) / in_turn_s
 
 
 def _spread(clocks: Sequence[int]) -> tuple[int, int, int]:
