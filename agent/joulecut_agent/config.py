@@ -18,8 +18,7 @@ from typing import Any
 from joulecut_agent import devices
 from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
-from joulecut_agent.jobs.log_line import LINES_MAX, PRESETS, LogSource
-from joulecut_agent.jobs.log_number import QUANTITIES
+from joulecut_agent.jobs.log_line import GONE, PRESETS, QUANTITIES, LogSource
 from joulecut_agent.jobs.log_tail import LINE_BYTES_MAX
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings
@@ -116,6 +115,9 @@ def _absolute(value: object) -> str:
 def _pattern(value: object) -> re.Pattern[str]:
     """A preset, or a regular expression that finds a time or a rate."""
     given = text(4096, "a pattern")(value)
+    if given in GONE:
+        allowed = f"joulecut run -- COMMAND, a pattern of your own, or {', '.join(PRESETS)}"
+        raise Fault(f"pattern {shown(given)} is gone", allowed)
     try:
         pattern = re.compile(PRESETS.get(given, given))
     except re.error as error:
@@ -190,7 +192,7 @@ _JOB = text(253, "a name")
 _LOG = flat(
     LogSource, strict=True, required=("job", "path", "pattern"),
     job=_JOB, path=_absolute, pattern=_pattern, accumulation=whole(1, 65_536),
-    samples=number(1.0, COUNT_MAX), tokens=number(1.0, COUNT_MAX), lines=whole(1, LINES_MAX),
+    samples=number(1.0, COUNT_MAX), tokens=number(1.0, COUNT_MAX),
 )  # fmt: skip
 _TLS = flat(dict, strict=True, required=True, cert=_PATH, key=_PATH, client_ca=_PATH)
 _ROLES: dict[str, Any] = dict.fromkeys(ROLES, partial(_listed, each=_name_pattern))

@@ -73,7 +73,8 @@ class Node:
         self.log = home / "train.log"
         pattern = re.compile(PRESETS["megatron"])
         source = LogSource("demo", str(home / "*.log"), pattern)
-        self.logs = LogTail([source], self.socket, lambda _: ["GPU-a"])
+        self.log_s = time.monotonic()  # when lines come
+        self.logs = LogTail([source], self.socket, lambda _: ["GPU-a"], lambda: self.log_s)
         self.logs.turn()  # nothing is there yet
         self.reports: list[IterationReport] = []
 
@@ -166,18 +167,21 @@ class Spans:
 
 
 class LogLines:
-    """Of a Megatron run. The agent's configuration names the job, not the sender."""
+    """Of a Megatron run whose pace is known by earlier lines. The agent's configuration names the
+    job, not the sender.
+    """
 
     name, stage, addressed = "log", 0, False
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
-        with node.log.open("a") as file:
-            for number in numbers:
+        for passed_s, number in ((0.0, 1000), (31.0, 1062), *((0.5, n) for n in numbers)):
+            node.log_s += passed_s
+            with node.log.open("a") as file:
                 file.write(
                     f" [2026-08-22] iteration {number:8}/ 100 | consumed samples: 12 | "
                     "elapsed time per iteration (ms): 500.0 | throughput per GPU: 400\n"
                 )
-        node.logs.turn()
+            node.logs.turn()
 
     def garbage(self, node: Node) -> None:
         with node.log.open("a") as file:

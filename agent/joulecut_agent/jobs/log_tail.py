@@ -13,10 +13,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from joulecut_agent.jobs.binding import Sender
-from joulecut_agent.jobs.log_line import LineReader, LogSource
+from joulecut_agent.jobs.log_line import LineReader, LogSource, Pace
 from joulecut_agent.jobs.rate_source import LOG, NO_SENDER, ONE_STAGE, Fault, Inbox, Submission
 from joulecut_agent.log import Warnings
 from joulecut_wire.errors import BadInput
@@ -27,7 +27,6 @@ FILES_MAX = 64  # of one pattern of paths
 READ_BYTES_MAX = 1 << 18  # of one file in one turn; more is left out
 LINE_BYTES_MAX = 4096
 LINE_END = re.compile(rb"[\r\n]+")  # a bar begins with a carriage return
-UNREAD_LINES = 200  # of a log without one that fits: most frameworks log every 10 iterations
 SILENT_S = 300.0  # a job without one iteration read for so long says so, and again after as long
 SILENT_GAPS = 10.0  # usual gaps between two iterations that were read
 LINE_SHOWN = 100
@@ -37,8 +36,8 @@ LINE_SHOWN = 100
 class _File:
     offset: int
     reader: LineReader
+    pace: Pace = field(default_factory=Pace)
     rest: bytes = b""
-    unread: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +67,7 @@ class LogTail:
     sources: Collection[LogSource]
     inbox: Inbox
     gpus_of: Callable[[str], Collection[str]]  # the GPUs of a job on this node
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._files: OrderedDict[tuple[int, int], _File] = OrderedDict()  # by device and inode
@@ -86,7 +86,7 @@ class LogTail:
 
     def turn(self) -> None:
         """Takes the lines that were added since the last turn."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         for source in self.sources:
             paths = sorted(glob.glob(source.path))[:FILES_MAX]
             for path in paths:
@@ -147,19 +147,15 @@ class LogTail:
             self._take(source, known, text, about.st_uid, now_s)
 
     def _take(self, source: LogSource, known: _File, line: str, uid: int, now_s: float) -> None:
-        sender, reader, silent = Sender(0, uid), known.reader, self._silent.get(source)
+        sender, silent = Sender(0, uid), self._silent.get(source)
         if silent and line.strip():
             silent.newest = line.strip()
         try:
-            found = reader.read(line, now_s)
-            known.unread += not reader.lines
-            if known.unread == UNREAD_LINES:
-                what = f"none of {UNREAD_LINES} lines fits; newest line {line[:LINE_SHOWN]!r}"
-                raise BadInput(source.path, what, "another pattern")
+            found = known.reader.read(line)
+            if found is None or not known.pace.proves(found, now_s):
+                return
         except BadInput as error:
             self._say(source, sender, error.what, error.allowed)
-            return
-        if found is None:
             return
         if silent:
             silent.read(now_s)

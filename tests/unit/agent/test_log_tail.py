@@ -2,7 +2,7 @@
 
 import os
 import re
-import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -30,42 +30,67 @@ class Kept:
         return [one.report.iteration for one in self.taken if isinstance(one, Submission)]
 
 
+TURN_S = 16.0  # between two turns: three lines prove their pace
+
+
 def _tail(folder: Path) -> tuple[LogTail, Kept]:
-    kept = Kept()
+    kept, times_s = Kept(), count(100.0, TURN_S)
     source = LogSource("demo", str(folder / "*.log"), PATTERN)
-    return LogTail([source], kept, lambda _: ["GPU-a", "GPU-b"]), kept
+    return LogTail([source], kept, lambda _: ["GPU-a", "GPU-b"], lambda: next(times_s)), kept
 
 
-def test_only_lines_that_are_added_and_only_whole_ones(tmp_path: Path) -> None:
+def _write(tail: LogTail, path: Path, *numbers: int) -> None:
+    """A line for each, as it comes."""
+    for number in numbers:
+        with path.open("a") as file:
+            file.write(f"step {number} took {TURN_S} s\n")
+        tail.turn()
+
+
+def test_only_lines_that_are_added_and_only_whole_ones_once_their_pace_is_known(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.log"
     path.write_text("step 1 took 2.0 s\n")
     tail, kept = _tail(tmp_path)
     tail.turn()
+    _write(tail, path, 2, 3)
+    assert kept.taken == []
     with path.open("a") as file:
-        file.write("nothing\nstep 2 took 2.5 s\nstep 3 to")
+        file.write("nothing\nstep 4 took 16.0 s\nstep 5 to")
         file.flush()
         tail.turn()
-        file.write("ok 2.5 s\n")
+        file.write("ok 15.5 s\n")
     tail.turn()
-    assert kept.numbers() == [2, 2, 3, 3]
-    first = kept.taken[0]
-    assert isinstance(first, Submission)
-    assert (first.report.uuid, first.report.duration_s, first.permitted) == ("GPU-a", 2.5, True)
+    assert kept.numbers() == [4, 4, 5, 5]
+    last = kept.taken[-1]
+    assert isinstance(last, Submission)
+    assert (last.report.uuid, last.report.duration_s, last.permitted) == ("GPU-b", 15.5, True)
+
+
+def test_lines_that_come_at_another_pace_are_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    tail, kept = _tail(tmp_path)
+    path.touch()
+    tail.turn()
+    _write(tail, path, 10, 20, 30)
+    (fault,) = kept.taken
+    assert isinstance(fault, Fault)
+    assert "lines say 16 s an iteration and come every 1.6 s" in fault.text
 
 
 def test_truncation_rotation_and_new_files(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    path.write_text("step 1 took 2.0 s\n" * 9)
+    path.write_text("step 1 took 16.0 s\n" * 9)
     tail, kept = _tail(tmp_path)
     tail.turn()
-    path.write_text("step 2 took 2.0 s\n")
+    path.write_text("step 2 took 16.0 s\n")
     tail.turn()
+    _write(tail, path, 3, 4)
     path.rename(tmp_path / "a.log.1")
-    path.write_text("step 3 took 2.0 s\n")
-    tail.turn()
-    (tmp_path / "b.log").write_text("step 4 took 2.0 s\n")
-    tail.turn()
-    assert kept.numbers() == [2, 2, 3, 3, 4, 4]
+    _write(tail, path, 5, 6, 7)
+    _write(tail, tmp_path / "b.log", 8, 9, 10)
+    assert kept.numbers() == [4, 4, 7, 7, 10, 10]
 
 
 def test_what_is_no_log_does_not_block(tmp_path: Path) -> None:
@@ -77,35 +102,30 @@ def test_what_is_no_log_does_not_block(tmp_path: Path) -> None:
     assert kept.taken == []
 
 
-def test_a_log_that_gives_nothing_says_so_with_its_newest_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_gives_nothing_says_so_with_its_newest_line(tmp_path: Path) -> None:
     """Every five minutes; a pattern that fits is silent."""
-    now_s = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     tail, kept = _tail(tmp_path)
     path = tmp_path / "a.log"
     path.write_text("")
+    turns = 2 * round(SILENT_S / TURN_S) + 4
 
-    def turns(line: str) -> list[str]:
-        kept.taken.clear()
-        for i in range(2 * round(SILENT_S / 60.0)):
-            now_s[0] += 60.0
-            with path.open("a") as file:
-                file.write(line.format(i))
-            tail.turn()
+    def texts() -> list[str]:
         return [one.text for one in kept.taken if isinstance(one, Fault)]
 
     tail.turn()
-    silent = turns("epoch 3 in 4.1\n")
-    assert len(silent) == 2
-    assert "no iteration read for 300 s: newest line 'epoch 3 in 4.1'" in silent[0]
-    assert not turns("step {} took 60.0 s\n")
+    for i in range(turns):
+        with path.open("a") as file:
+            file.write(f"epoch {i} in 4.1\n")
+        tail.turn()
+    assert len(texts()) == 2
+    assert "no iteration read for 304 s: newest line 'epoch 18 in 4.1'" in texts()[0]
+    kept.taken.clear()
+    _write(tail, path, *range(1, turns))
+    assert not texts()
     path.unlink()
-    now_s[0] += 10 * SILENT_S
-    tail.turn()
-    assert isinstance(kept.taken[-1], Fault)
-    assert "no such file" in kept.taken[-1].text
+    for _ in range(turns):
+        tail.turn()
+    assert "no such file" in texts()[0]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +137,7 @@ def test_a_log_that_gives_nothing_says_so_with_its_newest_line(
         ("[{job: a, path: /x, pattern: 'step'}]", "a group"),
         ("[{job: a, path: /x, pattern: '(a+)+$ (?P<s>[0-9]+)'}]", "takes longer than 1 s"),
         (r"[{job: a, path: /x, pattern: '(\d+\s?)*, (?P<s>[0-9]+)'}]", "takes longer than 1 s"),
+        ("[{job: a, path: /x, pattern: hf}]", "hf. is gone; allowed: joulecut run"),
         ("nonsense", "a list"),
     ],
 )
