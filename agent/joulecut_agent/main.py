@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecut_agent import __version__
-from joulecut_wire import duration, log_line
+from joulecut_wire import log_line
 from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable, not_installed
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from joulecut_agent.ports.writer import DeviceWriter
     from joulecut_agent.settings import Settings
 
-COMMANDS = ("run", "keeper", "restore", "release", "resume", "reset-epoch", "audit")
-USAGE = "each needs --config FILE; release and resume ask the keeper of this node"
-SINCE_S_MAX = 10 * 366 * 86_400.0  # longer than any audit log
-WINDOW_S_MAX = 3600.0  # as in the keeper
+COMMANDS = ("run", "keeper", "restore", "reset-epoch")
+GONE = {  # answered until 0.3
+    "release": "joulecut release unix:PATH --for TIME, with PATH of listen.grpc_socket",
+    "resume": "joulecut resume unix:PATH, with PATH of listen.grpc_socket",
+    "audit": "audit.jsonl in state_dir, a JSON object a line",
+}
 LOCK = "agent.lock"  # as in the loop
 
 
@@ -38,20 +40,19 @@ def main() -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises JoulecutError."""
+    if argv and argv[0] in GONE:
+        raise BadInput(f"joulecut-agent {argv[0]}", "is gone", GONE[argv[0]])
     parser = Parser("joulecut-agent", "Measures GPUs, and holds their clocks under leases.")
     version = f"%(prog)s {__version__}"
     parser.add_argument("--version", action="version", version=version)
-    parser.add_argument("command", choices=COMMANDS, help=USAGE)
+    parser.add_argument("command", choices=COMMANDS, help="each needs --config FILE")
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="configuration file of the agent"
     )
     parser.add_argument("--node", metavar="NAME", help="for run: name of this node")
-    parser.add_argument("--for", dest="duration", metavar="TIME", help="for release: 90s, 10m, 1h")
     parser.add_argument(
         "--keep-power-limits", action="store_true", help="for restore: clocks alone, under a budget"
     )
-    parser.add_argument("--since", metavar="TIME", help="for audit: 90s, 10m, 24h")
-    parser.add_argument("--json", action="store_true", help="for audit: one JSON object a line")
     parser.add_argument(
         "--log-format", choices=log_line.FORMATS, default=log_line.TEXT,
         help="lines of standard error as text (default) or JSON",
@@ -67,28 +68,15 @@ def dispatch(argv: list[str]) -> int:
         if args.config is None:
             raise BadInput("--config", "is missing", "the path of a configuration file")
         for given, flag, command, use in (
-            (args.duration is not None, "--for", "release", "release --for TIME"),
-            (args.since is not None, "--since", "audit", "audit --since TIME"),
-            (args.json, "--json", "audit", "audit --json"),
-            (
-                args.keep_power_limits,
-                "--keep-power-limits",
-                "restore",
-                "restore --keep-power-limits",
-            ),
+            (args.keep_power_limits, "--keep-power-limits", "restore", "restore"),
             (args.node is not None, "--node", "run", "run --node NAME"),
         ):
             if given and command != args.command:
                 raise BadInput(flag, f"has no meaning for {args.command}", use)
-        if args.command == "audit":
-            return _audit(args.config, args.since, args.json)
-        if args.command == "release":
-            window_s = duration.seconds(args.duration or "", "--for", WINDOW_S_MAX)
-            return _release(_settings(args.config), window_s)
         settings = _settings(args.config, args.node)
         if args.command == "restore":
             return _restore(settings, lift_power_limits=not args.keep_power_limits)
-        commands = {"run": _run, "keeper": _keeper, "resume": _resume, "reset-epoch": _reset_epoch}
+        commands = {"run": _run, "keeper": _keeper, "reset-epoch": _reset_epoch}
         return commands[args.command](settings)
     except OSError as error:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
@@ -137,14 +125,14 @@ def _keeper(settings: "Settings") -> int:
 
     A window begins without a lock of ours; if the journal names one, it is restored first.
     """
-    from joulecut_agent.control import local_release  # noqa: PLC0415
+    from joulecut_agent.control import release_file  # noqa: PLC0415
     from joulecut_agent.keeper import keeper  # noqa: PLC0415
     from joulecut_agent.log import log  # noqa: PLC0415
     from joulecut_agent.notify import Notifier  # noqa: PLC0415
 
     notifier = Notifier()
     notifier.feed_always()
-    window = local_release.window(settings.keeper.state_dir)
+    window = release_file.of_this_boot(settings.keeper.state_dir)
     if window.left_s() and keeper.journal(settings.keeper).is_restored:
 
         def released() -> None:  # once a signal to leave is obeyed
@@ -177,15 +165,6 @@ def _keep(
     return service.run(settings, WriterProcess(open_writer), agent_fd, ready)
 
 
-def _audit(path: Path, since: str | None, as_json: bool) -> int:
-    from joulecut_agent import config  # noqa: PLC0415
-    from joulecut_agent.control import audit_log  # noqa: PLC0415
-
-    since_s = None if since is None else duration.seconds(since, "--since", SINCE_S_MAX)
-    folder = Path(config.load(path).keeper.state_dir)
-    return audit_log.print_log(folder, since_s, as_json=as_json)
-
-
 def _recorded(settings: "Settings", op: str, act: Callable[[], int], **asked: Any) -> int:
     from joulecut_agent.control import audit_log  # noqa: PLC0415
 
@@ -202,22 +181,6 @@ def _restore(settings: "Settings", *, lift_power_limits: bool) -> int:
     asked = settings.keeper, _sockets(settings), open_writer
     act = partial(restore.run, *asked, lift_power_limits=lift_power_limits)
     return _recorded(settings, "restore", act)
-
-
-def _release(settings: "Settings", duration_s: float) -> int:
-    from joulecut_agent.control import local_release  # noqa: PLC0415
-
-    file = local_release.window(settings.keeper.state_dir)
-    act = partial(local_release.release, _sockets(settings), file, duration_s)
-    return _recorded(settings, "release", act, duration_s=duration_s)
-
-
-def _resume(settings: "Settings") -> int:
-    from joulecut_agent.control import local_release  # noqa: PLC0415
-
-    file = local_release.window(settings.keeper.state_dir)
-    act = partial(local_release.resume, _sockets(settings), file)
-    return _recorded(settings, "resume", act)
 
 
 def _reset_epoch(settings: "Settings") -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from joulecut_agent.control import local_release
+from joulecut_agent.control import release_file
 from joulecut_agent.keeper import keeper, service
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.requests import Clear
@@ -90,7 +90,7 @@ def _directly(
     kept = journal.kept_mw if lift_power_limits else ()
     restores = {*journal.held, *kept, *(writer.uuids() if journal.damaged else ())}
     unread = {uuid for uuid, clocks_mhz in journal.clocks_mhz.items() if clocks_mhz}
-    if local_release.window(settings.state_dir).left_s():
+    if release_file.of_this_boot(settings.state_dir).left_s():
         unread = set()  # the keeper reads them after the window
     if not restores | unread:
         return [], True  # and no handle is opened: the driver may be being replaced

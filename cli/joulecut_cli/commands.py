@@ -72,7 +72,6 @@ SERVICE = (
                 "reset GPUs to default clocks and keep them there",
                 "agent",
             ),
-            "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
             "release": Command(
                 "joulecut_cli.orders:release",
                 "close all device handles of a node for a while",
@@ -93,9 +92,6 @@ SERVICE = (
             ),
             "frontier": Command(
                 "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
-            ),
-            "completion": Command(
-                "joulecut_cli.completion:run", "completion for bash, zsh or fish"
             ),
         },
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, understood
 from joulecut_cli.figures import percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
-from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.command import FAILED, FINE, Parser, gone
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import POWER_PROFILE
 
@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
         "--config", metavar="FILE", type=Path, action="append", default=[],
         help="of an agent or a controller; default: those in /etc/joulecut",
     )  # fmt: skip
-    parser.add_argument("--prometheus", metavar="URL", help="of a server that scrapes the agents")
+    gone(parser, "--prometheus", "the targets page of Prometheus")
     add_controller_flags(parser)
     parser.set_defaults(controller=None)
     given = parser.parse_args(argv)
@@ -51,10 +51,10 @@ def run(argv: list[str]) -> int:
     if given.job is None:
         from joulecut_cli import installation
 
-        wanted = installation.parts(given.config, given.controller, given.prometheus)
+        wanted = installation.parts(given.config, given.controller)
         steps = list(installation.examined(wanted))
-    elif given.config or given.prometheus:
-        raise BadInput(parser.prog, "--config or --prometheus with a JOB", "one of the two")
+    elif given.config:
+        raise BadInput(parser.prog, "--config with a JOB", "one of the two")
     else:
         board = controller.board()
         job = next((one for one in board["jobs"] if one["name"] == given.job), None)

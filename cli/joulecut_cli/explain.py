@@ -1,4 +1,4 @@
-"""`joulecut explain JOB`: the reasons for a job's clocks, its predictions and what is unknown."""
+"""`joulecut explain JOB`: the reasons for a job's clocks, and its predictions."""
 
 import json
 import time
@@ -194,7 +194,6 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_erro
         granularity_lines(job),
         _learning(job),
         _gpus(job),
-        ["Unknown", *(f"  {line}" for line in unknowns(job))],
         _decisions(events, now_unix_s),
     ]
     return "\n\n".join("\n".join(part) for part in parts if len(part) > 1)
@@ -373,30 +372,6 @@ def _gpus(job: Json) -> list[str]:
         for row in job["gpus"]
     ]
     return table(head, rows, frozenset(head[1:5]))
-
-
-def unknowns(job: Json) -> list[str]:
-    """Unknown values of this job, each with its remedy."""
-    lines = []
-    if job["report_age_s"] is None:
-        lines.append("iteration time: the job has not reported; add the hook to its training loop")
-    if job["profile"] is None:
-        lines.append(
-            "energy at clocks not measured yet: measured step by step, or give a profile"
-            if job.get("probing")
-            else "energy at other clocks: give the policy a pipeline with a profile"
-        )
-    if job["baseline"] is None:
-        lines.append("baseline: measured while the job runs at default clocks")
-    if (job["current"] or {}).get("energy_j", 0.0) is None:
-        lines.append("energy now: the energy counters need more iterations")
-    if job["decision"] and not job["decision"]["forecast"]:
-        lines.append("possible saving: the last decision was no change, for the reason above")
-    if job["predicted"]["error_time_ratio"] is None:
-        lines.append("prediction error: no applied plan has been measured yet")
-    if job["evidence"]["level"] != "L2":
-        lines.append("single operations: the job reports sums per iteration, not every operation")
-    return lines
 
 
 def _decisions(events: list[Json], now_unix_s: float) -> list[str]:

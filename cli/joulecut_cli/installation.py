@@ -1,37 +1,24 @@
-"""What is wrong with an installation, without any job: one step for each thing that must hold.
+"""What is wrong with an installation, without any job: what answers, and what it can do.
 
-A node is examined by its agent's configuration, a controller by its own or by its URL, scraping by
-a Prometheus. Steps do not build on each other: each that fails names its own next step.
+A node is examined by its agent's configuration, a controller by its own or by its URL. Steps do not
+build on each other: each that fails names its own next step. What a daemon refuses at its start
+stands in its log, and what comes later is an alert: neither is examined again.
 """
 
-import grp
-import os
-import shutil
-import socket
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.controller_client import Controller, Json
 from joulecut_cli.doctor import Step, agents
 from joulecut_cli.figures import seconds
-from joulecut_wire import card_facts, document, tls
-from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
+from joulecut_wire import card_facts, document
+from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import NodeDescription
-from joulecut_wire.tls import TlsFiles
-
-if TYPE_CHECKING:
-    from joulecut_agent.settings import Settings
 
 INSTALLED = tuple(Path(f"/etc/joulecut/{name}.yaml") for name in ("agent", "controller"))
-FREE_BYTES_MIN = 64 << 20  # journals, audit trail and store grow by some MB a day
-CERT_LEFT_S = 14 * 86_400.0  # time to renew it; as JoulecutCertificateExpires
 DRIVER_MIN = 535  # older ones have neither both powers nor the reasons for lower clocks
-SCRAPED = "joulecut_build_info"
-SCRAPE_S = 300.0  # five scrapes at the usual interval
 SELFTEST = "joulecut selftest --write --save FILE, then measured: FILE in its configuration"
 
 
@@ -42,10 +29,9 @@ class Parts:
     agent: Path | None = None
     controller: Path | None = None
     url: str = ""
-    prometheus: str = ""
 
 
-def parts(configs: Sequence[Path], url: str | None, prometheus: str | None) -> Parts:
+def parts(configs: Sequence[Path], url: str | None) -> Parts:
     """The kind of each configuration by its keys. Raises BadInput on one that is neither."""
     given = list(configs) or [path for path in INSTALLED if path.exists()]
     kinds: dict[str, Path] = {}
@@ -57,10 +43,10 @@ def parts(configs: Sequence[Path], url: str | None, prometheus: str | None) -> P
         kind = "agent" if "device" in keys else "controller"
         if kinds.setdefault(kind, path) != path:
             raise BadInput("--config", f"{kinds[kind]} and {path} are of the same role", "one each")
-    if not (kinds or url or prometheus):
-        allowed = "--config FILE, --controller URL, --prometheus URL, or a JOB"
+    if not (kinds or url):
+        allowed = "--config FILE, --controller URL, or a JOB"
         raise BadInput("joulecut doctor", "nothing is installed here", allowed)
-    return Parts(kinds.get("agent"), kinds.get("controller"), url or "", prometheus or "")
+    return Parts(kinds.get("agent"), kinds.get("controller"), url or "")
 
 
 def examined(wanted: Parts) -> Iterator[Step]:
@@ -68,23 +54,13 @@ def examined(wanted: Parts) -> Iterator[Step]:
     url = wanted.url
     if wanted.agent is not None:
         yield from _node(wanted.agent)
-    if wanted.controller is not None:
+    if wanted.controller is not None and not url:
         from joulecut_controller import config
 
         found = config.read(wanted.controller)
-        url = url or f"http://{found.http[0]}:{found.http[1]}"
-        if found.tls is not None:
-            yield _certificate("controller", found.tls)
-        if found.store.startswith(config.STORE_PREFIX):
-            yield _disk(Path(found.store.removeprefix(config.STORE_PREFIX)).parent)
-        try:
-            yield _names(found.agents.addresses())
-        except JoulecutError as error:
-            yield Step("names", False, str(error), f"agents in {wanted.controller}")
+        url = f"http://{found.http[0]}:{found.http[1]}"
     if url:
         yield from _controller(url)
-    if wanted.prometheus:
-        yield _scraped(wanted.prometheus)
 
 
 # -- a node --------------------------------------------------------------------------------------
@@ -94,18 +70,6 @@ def _node(path: Path) -> Iterator[Step]:
     from joulecut_agent import config
 
     found = config.load(path)
-    state_dir = Path(found.keeper.state_dir)
-    sockets = [found.socket, found.local_socket.path if found.local_socket else ""]
-    wanted = [state_dir, Path(found.keeper.journal_dir or state_dir)]
-    wanted += [Path(one).parent for one in sockets if one]
-    yield _directories(wanted)
-    if state_dir.is_dir():
-        yield _disk(state_dir)
-    yield _alone(path, found)
-    if found.tls is not None:
-        yield _certificate("agent", found.tls)
-    if found.local_socket is not None:
-        yield _group(found.local_socket.path, found.local_socket.group)
     yield _keeper(found.keeper_mode)
     if found.device == "nvml":
         yield from _driver(found.measured)
@@ -121,90 +85,6 @@ def _node(path: Path) -> Iterator[Step]:
     yield _clocks(described, drifts)
     if kept := agent.kept_limits():
         yield Step("kept limits", True, kept)
-
-
-def _directories(wanted: Sequence[Path]) -> Step:
-    missing = next((one for one in wanted if not one.is_dir()), None)
-    if missing is None:
-        return Step("directories", True, "all there")
-    mend = "StateDirectory= or RuntimeDirectory= of the unit, or mkdir with its user as owner"
-    return Step("directories", False, f"no directory {missing}", mend)
-
-
-def _disk(folder: Path) -> Step:
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        return Step("disk", False, f"{folder}: {error.strerror}", "the directory of its unit")
-    found = f"{free / 2**20:.0f} MiB free for {folder}"
-    return Step("disk", free >= FREE_BYTES_MIN, found, f"free space on the disk of {folder}")
-
-
-def _alone(path: Path, mine: "Settings") -> Step:
-    """Whether another agent of this machine has the same GPUs."""
-    from joulecut_agent import config
-
-    for pid, other in _agents():
-        try:
-            same = other != path.resolve() and _devices(config.load(other)) == _devices(mine)
-        except (BadInput, OSError):
-            continue
-        if same:
-            found = f"process {pid} is an agent of the same GPUs, by {other}"
-            return Step("one agent", False, found, f"end its unit, or kill {pid}")
-    return Step("one agent", True, "no other one has these GPUs")
-
-
-def _devices(settings: "Settings") -> tuple[str, str]:
-    """What two agents with the same GPUs have in common."""
-    simulated = settings.device != "nvml"
-    folder, state = Path(settings.keeper.state_dir), settings.options.get("state", "gpus.state")
-    return settings.device, str(folder / state) if simulated else ""
-
-
-def _agents() -> Iterator[tuple[int, Path]]:
-    """The agents that run on this machine, with their configurations."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().decode(errors="replace").split("\0")
-            names = [Path(word).name for word in words[:3]]
-            if "joulecut-agent" not in names or "run" not in words or "--config" not in words:
-                continue
-            config = words[words.index("--config") + 1]
-            cwd = (entry.parent / "cwd").readlink()
-            yield int(entry.parent.name), (cwd / config).resolve()
-        except (OSError, IndexError):
-            continue  # it has ended, or is another user's
-
-
-def _certificate(whose: str, files: TlsFiles) -> Step:
-    name = f"{whose}'s certificate"
-    try:
-        left_s = tls.expires_unix_s(files.cert, tls.contents(files.cert)) - time.time()
-    except BadInput as error:
-        return Step(name, False, str(error), "cert of its tls")
-    if left_s <= 0.0:
-        return Step(name, False, f"{files.cert} expired {seconds(-left_s)} ago", "renew it")
-    return Step(name, left_s > CERT_LEFT_S, f"valid for {seconds(left_s)}", "renew it soon")
-
-
-def _group(path: str, group: str) -> Step:
-    name = "command socket"
-    try:
-        gid = grp.getgrnam(group).gr_gid if group else None
-    except KeyError:
-        return Step(name, False, f"no group {group}", f"groupadd --system {group}")
-    try:
-        seen = os.stat(path)
-    except OSError as error:
-        return Step(name, False, f"{path}: {error.strerror}", "systemctl status joulecut-agent")
-    if gid is not None and seen.st_gid != gid:
-        found = f"{path} belongs to group {seen.st_gid}, not {group}"
-        return Step(name, False, found, f"the agent's user into group {group}, then restart it")
-    if not os.access(path, os.W_OK):
-        mend = f"usermod -aG {group or seen.st_gid} USER, then a new login"
-        return Step(name, False, f"you are not in the group of {path}", mend)
-    return Step(name, True, f"{path}, group {group or seen.st_gid}")
 
 
 def _keeper(mode: str) -> Step:
@@ -281,20 +161,7 @@ def _clocks(about: NodeDescription, drifts: dict[str, str]) -> Step:
     return Step("control", False, found, mend if is_locked else "systemctl status joulecut-keeper")
 
 
-# -- a controller, and who scrapes ---------------------------------------------------------------
-
-
-def _names(addresses: Sequence[str]) -> Step:
-    for address in addresses:
-        host = address.rpartition(":")[0].strip("[]")
-        if address.startswith("unix:"):
-            continue
-        try:
-            socket.getaddrinfo(host, None)
-        except OSError as error:
-            found = f"{host}: {error.strerror or error}"
-            return Step("names", False, found, f"DNS, or /etc/hosts, or the address of {host}")
-    return Step("names", True, f"{len(addresses)} agents have addresses")
+# -- a controller --------------------------------------------------------------------------------
 
 
 def _controller(url: str) -> Iterator[Step]:
@@ -333,17 +200,3 @@ def _rated(board: Json) -> Step:
     if not silent:
         return Step("rates", True, "every job with GPUs reports")
     return Step("rates", False, f"{silent[0]} has no rate", f"joulecut doctor {silent[0]}")
-
-
-def _scraped(url: str) -> Step:
-    from joulecut_controller.sources.prometheus import Access, Prometheus
-
-    now_s = time.time()
-    try:
-        names = Prometheus(url, Access()).names(now_s - SCRAPE_S, now_s, SCRAPED)
-    except Unavailable as error:
-        return Step("scraping", False, str(error), "--prometheus URL selects another")
-    if SCRAPED in names:
-        return Step("scraping", True, f"{url} has metrics of agents")
-    mend = "scrape_configs: joulecut deploy prometheus, then reload it"
-    return Step("scraping", False, f"{url} scrapes no agent and no controller", mend)

@@ -18,6 +18,10 @@ NUMERIC = ("numba", "numpy", "scipy", "sklearn")
 WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, which a command needs
 GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
 
+GONE = {  # answered until 0.3
+    "clear": "joulecut restore --direct --agents NODE --all",
+    "completion": "joulecut --help, and joulecut COMMAND --help",
+}
 HELP = {"-h", "--help", "help"}
 VERSION = {"-V", "--version"}
 
@@ -46,6 +50,8 @@ def dispatch(argv: list[str]) -> int:
         name = "explain"
         retired("recommend", "is a part of joulecut explain")
     command = find(name)
+    if command is None and name in GONE:
+        raise BadInput(name, "is gone", GONE[name])
     if command is None:
         known = tuple(all_commands())
         what = f"no such command{nearest(name, (*known, *HELP, *VERSION))}"

@@ -1,4 +1,4 @@
-"""Orders to a controller (`pause`, `resume`, `adopt`) and an agent (`release`, `clear`, `resume`).
+"""Orders to a controller (`pause`, `resume`, `adopt`) and an agent (`release`, `resume`).
 
 `pause` and `resume` need the standard library alone; gRPC is loaded once an agent is called.
 """
@@ -112,7 +112,12 @@ def release(argv: list[str]) -> int:
         "Resets the clocks of every GPU of a node and closes all device handles for a while, so "
         "that the driver or a GPU can be reset.",
     )
-    add_agent_flags(parser)
+    parser.add_argument(
+        "node", metavar="NODE", nargs="?", default=DEFAULT_NODE,
+        help=f"the agent's gRPC address: HOST, HOST:PORT or unix:PATH; default {DEFAULT_NODE}",
+    )  # fmt: skip
+    parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")
+    add_certificate_flags(parser)
     parser.add_argument(
         "--for", dest="duration", metavar="TIME", required=True, help="90s, 10m, up to 1h"
     )
@@ -123,27 +128,6 @@ def release(argv: list[str]) -> int:
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
     print(f"{agent.address} released until {until}: no device is read or set, no handle is open")
     return FINE
-
-
-def clear(argv: list[str]) -> int:
-    """Raises BadInput for a bad flag or address, Unavailable where the agent refuses."""
-    parser = Parser(
-        "joulecut clear",
-        "Resets the clocks of a node's GPUs now. A controller that enforces may set them again.",
-    )
-    add_agent_flags(parser)
-    parser.add_argument("--job", metavar="NAME", default="", help="only this job's GPUs")
-    given = parser.parse_args(argv)
-    agent = agent_of(given)
-    results = agent.clear(given.job, given.reason)
-    for result in results:
-        done = "reset" if result.accepted else f"NOT reset: {result.reason}"
-        print(f"{result.uuid or agent.address} {done}")
-    if not results:
-        print(f"{agent.address}: nothing to reset")
-    if kept := agent.kept_limits():
-        print(kept)
-    return FINE if all(result.accepted for result in results) else FAILED
 
 
 def add_order_flags(parser: Parser, metavar: str = "JOB") -> None:
@@ -161,16 +145,6 @@ def _check_named(parser: Parser, given: argparse.Namespace, allowed: str) -> Non
     if bool(given.job) == given.all:
         what = "a name and --all" if given.job else "nothing named"
         raise BadInput(parser.prog, what, allowed)
-
-
-def add_agent_flags(parser: Parser) -> None:
-    """The flags of every order to an agent."""
-    parser.add_argument(
-        "node", metavar="NODE", nargs="?", default=DEFAULT_NODE,
-        help=f"the agent's gRPC address: HOST, HOST:PORT or unix:PATH; default {DEFAULT_NODE}",
-    )  # fmt: skip
-    parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")
-    add_certificate_flags(parser)
 
 
 def add_certificate_flags(parser: Parser) -> None:

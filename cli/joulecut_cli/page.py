@@ -1,6 +1,6 @@
 """Pages of the commands that write HTML: one style, nothing fetched from anywhere."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from joulecut_engine.panel import palette
@@ -45,16 +45,3 @@ def document(title: str, body: Sequence[str], *, rules: str = "") -> str:
             "",
         ]
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:
-    """Numbers to the right; columns of `texts`, and the first, to the left."""
-
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=text' if place in texts else ''}>{escape(cell)}</{tag}>"
-            for place, cell in enumerate(row)
-        )
-
-    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{lines}</tbody></table>"

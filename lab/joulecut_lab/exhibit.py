@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from math import isfinite
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_cli.outfile import replacing
-from joulecut_cli.page import document, table
+from joulecut_cli.page import document
 from joulecut_engine.panel import WIDTH, Line, Mark, Panel, html
 
 GAP = 10  # CSS pixels: half the space between two figures
@@ -74,9 +74,9 @@ class Exhibit:
             cells = [one.cells() for one in self.compared]
             noted = any(row[-1] for row in cells)
             head = (*COMPARED, "")[: 5 if noted else 4]
-            parts.append(table(head, [row[: len(head)] for row in cells], texts={4}))
+            parts.append(_table(head, [row[: len(head)] for row in cells], texts={4}))
         if self.rows:
-            parts.append(table(self.rows[0], self.rows[1:]))
+            parts.append(_table(self.rows[0], self.rows[1:]))
         if self.source:
             parts.append(f'<p class="note">Published: {escape(self.source)}</p>')
         return "".join([*parts, "</section>"])
@@ -138,3 +138,16 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:
+    """Numbers to the right; columns of `texts`, and the first, to the left."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=text' if place in texts else ''}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(row)
+        )
+
+    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{lines}</tbody></table>"

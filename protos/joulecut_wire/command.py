@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
 from joulecut_wire import log_line
@@ -58,11 +58,6 @@ class Parser(argparse.ArgumentParser):
         close = nearest(unknown, flags) if unknown.startswith("--") else ""
         raise BadInput(self.prog, f"{message}{close}", f"see {self.prog} --help")
 
-    def parse_known_args(self, *args: Any, **more: Any) -> Any:
-        if _describing:
-            raise _Described(self)
-        return super().parse_known_args(*args, **more)
-
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             allowed = ", ".join(map(str, action.choices))
@@ -87,29 +82,6 @@ class Parser(argparse.ArgumentParser):
             wanted = "one argument" if action.nargs is None else "at least one argument"
             raise argparse.ArgumentError(action, f"expected {wanted}")
         return found
-
-
-class _Described(Exception):
-    """Carries the parser that a command would have used."""
-
-    def __init__(self, parser: Parser) -> None:
-        self.parser = parser
-
-
-_describing: list[bool] = []  # not empty while `described` asks
-
-
-def described(run: Callable[[], int]) -> Parser | None:
-    """The parser that a command makes, which then does nothing; None where it makes none."""
-    _describing.append(True)
-    try:
-        with suppress(SystemExit), redirect_stdout(io.StringIO()):
-            run()
-    except _Described as found:
-        return found.parser
-    finally:
-        _describing.pop()
-    return None
 
 
 def guarded(name: str, run: Callable[[], int]) -> int:

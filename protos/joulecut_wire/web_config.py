@@ -24,7 +24,7 @@ from joulecut_wire import section, tls
 from joulecut_wire.document import Document, parse
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault, choice, flag, shown, text
-from joulecut_wire.section import Key, Listed, Named, Section, flat
+from joulecut_wire.section import Key, Named, Section, flat
 
 HEADERS = (
     "Strict-Transport-Security", "X-Content-Type-Options", "X-Frame-Options", "X-XSS-Protection",
@@ -62,7 +62,7 @@ def _hash(value: object) -> str:
 _TLS = flat(
     dict, strict=True, required=("cert_file", "key_file"), cert_file=_PATH, key_file=_PATH,
     client_ca_file=_PATH, client_auth_type=choice(*CLIENT_AUTH),
-    client_allowed_sans=Listed(text(1000, "a name")), min_version=_VERSION, max_version=_VERSION,
+    min_version=_VERSION, max_version=_VERSION,
 )  # fmt: skip
 _HEADERS = Section(dict, {name: Key(name, _header) for name in HEADERS}, strict=True)
 _HTTP = flat(dict, strict=True, http2=flag, headers=_HEADERS)
@@ -211,8 +211,7 @@ def _context(
     """Context, end of its certificate, and files."""
     at = ("tls_server_config",)
     cert, key = folder / words["cert_file"], folder / words["key_file"]
-    sans = words.get("client_allowed_sans", ())
-    context = _context_class(frozenset(sans))(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[words.get("min_version", "TLS12")]
     context.maximum_version = VERSIONS[words.get("max_version", "TLS13")]
     if context.minimum_version > context.maximum_version:
@@ -226,41 +225,11 @@ def _context(
     if (ca is None) != (auth == "NoClientCert"):
         allowed = "client_ca_file, and a client_auth_type that verifies"
         raise doc.bad(at, "one without the other", allowed)
-    if sans and auth != "RequireAndVerifyClientCert":
-        allowed = "client_auth_type: RequireAndVerifyClientCert"
-        raise doc.bad((*at, "client_allowed_sans"), "client certificates are not required", allowed)
     if ca is not None:
         tls.load_ca(context, ca, tls.contents(ca))
         paths.append(ca)
     context.verify_mode = CLIENT_AUTH[auth]
     return context, tls.expires_unix_s(cert, chain), paths
-
-
-def _context_class(sans: frozenset[str]) -> type[ssl.SSLContext]:
-    """A context that accepts only clients with one of these names."""
-    if not sans:
-        return ssl.SSLContext
-
-    def check(certificate: Any) -> None:
-        names = {value for _, value in (certificate or {}).get("subjectAltName", ())}
-        if not names & sans:
-            raise ssl.SSLError(1, "the client's certificate has none of the allowed names")
-
-    class Socket(ssl.SSLSocket):
-        def do_handshake(self, block: bool = False) -> None:
-            super().do_handshake(block)
-            check(self.getpeercert())
-
-    class Object(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            super().do_handshake()
-            check(self.getpeercert())
-
-    class Context(ssl.SSLContext):
-        sslsocket_class = Socket
-        sslobject_class = Object
-
-    return Context
 
 
 def basic(header: str | None) -> tuple[str, bytes]:

@@ -28,7 +28,7 @@ EVERY = [command for page in pages() for command in commands_of(page)]
 MENTIONED = re.compile(r"`((?:joulecut|joulecut-agent|joulecut-controller) [^`]+)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 FOREVER = re.compile(
-    r"^(joulecut-agent (run|keeper|restore|release|resume|audit)|joulecut-controller\b)"
+    r"^(joulecut-agent (run|keeper|restore)|joulecut-controller\b)"
     r"|^joulecut (demo|run)\b"
 )
 # It needs a controller.
@@ -39,7 +39,7 @@ QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
 # and judges everything that they would install.
 ELSEWHERE = ("docker", "helm", "kubectl", "pip", "ssh", "systemctl")
 ONLINE = (
-    "audit", "clear", "doctor", "explain", "pause", "profile", "recommend",
+    "audit", "doctor", "explain", "pause", "profile", "recommend",
     "release", "report", "restore", "resume", "status",
 )  # fmt: skip
 FAKE = "tests/fake_nvml/control.py"
@@ -74,7 +74,7 @@ def _kind(command: Command) -> str:
         return "shell"
     if "-m pytest" in text or text.startswith("tools/"):
         return "developer"
-    if _online(command) or text.startswith("joulecut completion"):
+    if _online(command):
         return "online"
     if _ours(command) or command.program in {"python", "sh"}:
         return "offline"

@@ -7,7 +7,6 @@ from pathlib import Path
 import savings_store
 from golden_text import same_as_golden
 
-from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import report_text
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.savings.changes import changes
@@ -57,10 +56,6 @@ def test_one_job_reads_as_kept() -> None:
     found = made(job=job)
     one = replace(found, changes=changes(trail, job, found.since_unix_s))
     same_as_golden(KEPT / "one-job.txt", report_text(REPORT.json(one), URL))
-
-
-def test_the_spreadsheet_reads_as_kept() -> None:
-    same_as_golden(KEPT / "report.csv", report_csv(REPORT.json(made())).replace("\r\n", "\n"))
 
 
 def test_the_json_reads_as_kept() -> None:

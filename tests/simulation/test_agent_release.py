@@ -13,7 +13,6 @@ from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, accepted, eventually
 
 from fixture import FakeNvml
-from joulecut_agent.main import main
 from joulecut_wire.v1 import agent_pb2 as pb
 
 GENERATIONS = itertools.count(1)
@@ -41,12 +40,6 @@ def simulated() -> Iterator[RunningAgent]:
 
 def _ask(node: RunningAgent, *words: str) -> subprocess.CompletedProcess[str]:
     return commands.run(*words, env=node.env)
-
-
-def _on_node(node: RunningAgent, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of the agent, which finds the node by its configuration."""
-    config = str(node.home / "agent.yaml")
-    return commands.run(words[0], "--config", config, *words[1:], env=node.env, main=main)
 
 
 def _release(node: RunningAgent, duration_s: float = 600.0) -> float:
@@ -179,24 +172,6 @@ def test_a_window_that_an_agent_starts_in_ends_when_it_was_to_end(
     _governs(driver, node)
 
 
-def test_on_the_node_no_network_is_needed_and_a_window_that_no_keeper_knows_of_ends(
-    driver: FakeNvml, node: RunningAgent
-) -> None:
-    node.regains_control()
-    assert _lock(driver, node)
-    done = _on_node(node, "release", "--for", "10m")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("released until ")
-    assert (driver.clients(), driver.locks()) == ((), (None, None))
-    eventually("the agent follows", (node.state_dir / "release.json").exists)
-    node.kill()
-    node.start()
-    assert driver.clients() == ()
-    done = _on_node(node, "resume")
-    assert (done.returncode, done.stdout) == (0, "resumed\n")
-    _governs(driver, node)
-
-
 def test_a_lock_that_is_left_comes_before_a_window(driver: FakeNvml, node: RunningAgent) -> None:
     """No window begins with a lock; a file that says so all the same is not obeyed."""
     _release(node)
@@ -253,19 +228,16 @@ def test_a_file_on_the_node_stops_all_control(simulated: RunningAgent) -> None:
 def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> None:
     """The last one on its node."""
     node, address = simulated, simulated.address
-    for (asked, *words), sentence in (
-        ((_ask, "release", address), "--for"),
-        ((_ask, "release", address, "--for", "2h"), "up to 3600 s"),
-        ((_ask, "release", address, "--for", "-1"), "--for"),
-        ((_ask, "release", address, "--for", "nan"), "up to 3600 s"),
-        ((_ask, "release", "node:x", "--for", "1m"), "is not the address of an agent"),
-        ((_ask, "release", "node:" + "9" * 5000, "--for", "1m"), "is not the address of an agent"),
-        ((_ask, "release", "192.0.2.1", "--for", "1m"), "without TLS"),
-        ((_on_node, "release"), "--for"),
-        ((_on_node, "release", "--for", "61m"), "up to 3600 s"),
-        ((_on_node, "resume", "--for", "1m"), "--for"),
+    for words, sentence in (
+        ((address,), "--for"),
+        ((address, "--for", "2h"), "up to 3600 s"),
+        ((address, "--for", "-1"), "--for"),
+        ((address, "--for", "nan"), "up to 3600 s"),
+        (("node:x", "--for", "1m"), "is not the address of an agent"),
+        (("node:" + "9" * 5000, "--for", "1m"), "is not the address of an agent"),
+        (("192.0.2.1", "--for", "1m"), "without TLS"),
     ):
-        done = asked(node, *words)
+        done = _ask(node, "release", *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert sentence in done.stderr
     for duration_s in (0.0, -1.0, 3601.0, float("nan"), float("inf")):
@@ -274,13 +246,8 @@ def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> N
         assert caught.value.code().name == "INVALID_ARGUMENT"
     assert node.watch().stopped == ""
     assert node.kill(15) == 0
-    for asked, *words in (
-        (_ask, "release", address, "--for", "1m"),
-        (_on_node, "release", "--for", "1m"),
-        (_on_node, "resume"),
-    ):
-        done = asked(node, *words)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    done = _ask(node, "release", address, "--for", "1m")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
 
 
 # -- a keeper of its own ---------------------------------------------------------------------------
@@ -316,14 +283,13 @@ def test_a_keeper_of_its_own_that_starts_inside_a_window_opens_no_device() -> No
         _resume(node)
         _governs(driver, node)
         for ended_by in ("itself", "hand"):
-            assert _on_node(node, "release", "--for", "9m").returncode == 0
+            _release(node, 540.0)
             _again(node)
             began_s = time.monotonic()
             if ended_by == "itself":
                 _release(node, 2.0)
             else:
-                done = _on_node(node, "resume")
-                assert (done.returncode, done.stdout) == (0, "resumed\n")
+                _resume(node)
             node.regains_control()
             assert ended_by == "hand" or time.monotonic() - began_s >= 2.0, "not before"
             assert _lock(driver, node)

@@ -2,7 +2,6 @@
 
 import http.server
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -18,11 +17,9 @@ from typing import Any
 import boards
 import commands
 import pytest
-from certificates import Authority
 from driven_agent import agent_on, fake_driver
 from job_states import changed
 from running_agent import RunningAgent, eventually
-from running_prometheus import prometheus_in
 from serving import Serving
 
 from joulecut_wire import card_facts
@@ -76,22 +73,6 @@ def test_no_keeper(node: RunningAgent) -> None:
     assert steps["keeper"]["mend"] == "systemctl enable --now joulecut-keeper"
 
 
-def test_wrong_group(node: RunningAgent) -> None:
-    node.start()
-    node.config["listen"]["grpc_socket_group"] = "daemon"  # the running agent was not told
-    if os.getgid() == 1:
-        pytest.skip("this user's group is daemon")
-    steps = _doctor("--config", node.write_config())
-    assert "not daemon" in steps["command socket"]["found"]
-
-
-def test_expired_certificate(node: RunningAgent, tmp_path: Path) -> None:
-    leaf = Authority(tmp_path, "ca").leaf("agent", "IP:127.0.0.1", expired=True)
-    node.config["tls"] = {"cert": str(leaf.cert), "key": str(leaf.key), "client_ca": str(leaf.ca)}
-    steps = _doctor("--config", node.write_config())
-    assert "expired" in steps["agent's certificate"]["found"]
-
-
 @contextmanager
 def _late_clock() -> Iterator[str]:
     """A controller's answers, dated ten minutes ago."""
@@ -126,15 +107,6 @@ def test_clock_skew() -> None:
 def test_unreachable_controller() -> None:
     steps = _doctor("--controller", "http://127.0.0.1:1")
     assert _wrong(steps) == {"controller"}
-
-
-def test_two_agents(node: RunningAgent) -> None:
-    node.start()
-    with RunningAgent(cards=1) as second:
-        second.config["simulated"] = {"state": str(node.state_dir / "gpus.state")}
-        second.start()
-        steps = _doctor("--config", node.write_config())
-        assert f"process {second.process.pid}" in steps["one agent"]["found"]
 
 
 def test_locks_of_nvidia_smi() -> None:
@@ -186,40 +158,6 @@ def test_a_gpu_that_is_counted_and_does_not_open_is_named() -> None:
         assert done.returncode == 1
 
 
-def test_a_unit_without_its_directory(node: RunningAgent) -> None:
-    node.config["state_dir"] = "lost"
-    steps = _doctor("--config", node.write_config())
-    assert "no directory" in steps["directories"]["found"]
-
-
-def test_a_full_disk(node: RunningAgent) -> None:
-    small = node.home / "small"
-    small.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)]
-    if subprocess.run(mounted, check=False, capture_output=True).returncode:
-        pytest.skip("this user may not mount a small disk")
-    try:
-        node.config["state_dir"] = "small"
-        steps = _doctor("--config", node.write_config())
-        assert "0 MiB free" in steps["disk"]["found"]
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
-
-
-def test_a_name_that_no_resolver_knows(tmp_path: Path) -> None:
-    config = tmp_path / "controller.yaml"
-    (tmp_path / "policy.yaml").write_text("apiVersion: joulecut/v1\nkind: Policy\njobs: []\n")
-    ca = Authority(tmp_path, "ca")
-    leaf = ca.leaf("controller", "DNS:controller")
-    config.write_text(
-        "agents: [gpu-node-7.invalid:9431]\npolicy: policy.yaml\nstore: sqlite:///store.db\n"
-        "listen: {http: 127.0.0.1:1}\n"
-        f"tls: {{cert: {leaf.cert}, key: {leaf.key}, ca: {leaf.ca}}}\n"
-    )
-    steps = _doctor("--config", config)
-    assert "gpu-node-7.invalid" in steps["names"]["found"]
-
-
 def test_a_policy_that_matches_nothing_and_a_job_without_a_rate() -> None:
     board = boards.board()
     job = board.jobs[0]
@@ -232,22 +170,6 @@ def test_a_policy_that_matches_nothing_and_a_job_without_a_rate() -> None:
     with Serving(replace(board, jobs=(replace(job, view=empty),))) as server:
         steps = _doctor("--controller", server.url)
     assert "gpt3-175b matches no GPU" in steps["policy"]["found"]
-
-
-@pytest.mark.prometheus
-def test_a_prometheus_without_targets(tmp_path: Path) -> None:
-    (tmp_path / "prometheus.yml").write_text("scrape_configs: []\n")
-    with prometheus_in(tmp_path) as url:
-        eventually("it answers", lambda: _answers(url))
-        steps = _doctor("--prometheus", url)
-    assert "scrapes no agent" in steps["scraping"]["found"]
-
-
-def _answers(url: str) -> bool:
-    try:
-        return bool(urllib.request.urlopen(f"{url}/-/ready").status == 200)
-    except OSError:
-        return False
 
 
 def test_nothing_to_examine_is_one_line(tmp_path: Path) -> None:

@@ -10,16 +10,14 @@ import json
 import math
 import os
 import stat
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from joulecut_agent.log import Warnings
-from joulecut_wire.command import FINE
 
 FILE = "audit.jsonl"
 MODE = 0o640
@@ -122,43 +120,6 @@ def encode(entry: Entry) -> bytes:
     return raw
 
 
-def decode(line: bytes) -> dict[str, Any] | None:
-    """None for a line of another format."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
-        return None
-    t = entry.get("t")
-    known = isinstance(t, int | float) and not isinstance(t, bool) and 0 <= t < 1e11
-    return entry if known else None
-
-
-def read(folder: Path) -> Iterator[dict[str, Any] | None]:
-    """Every line of every file, oldest first; None for a broken one."""
-    path = folder / FILE
-    files = sorted(
-        (int(number), found)
-        for found in folder.glob(f"{FILE}.*")
-        if (number := found.name.removeprefix(f"{FILE}.")).isascii() and number.isdigit()
-    )
-    for _, found in [*reversed(files), (0, path)]:
-        try:
-            with found.open("rb") as file:
-                yield from _lines(file)
-        except FileNotFoundError:
-            continue
-
-
-def _lines(file: Any) -> Iterator[dict[str, Any] | None]:
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        whole = line.endswith(b"\n") and len(line) <= LINE_BYTES_MAX
-        yield decode(line) if whole else None
-        while not line.endswith(b"\n") and line:
-            line = file.readline(LINE_BYTES_MAX + 1)  # the rest of an overlong line
-
-
 def _cut(value: Any) -> Any:
     if isinstance(value, str):
         return value[:TEXT_LENGTH_MAX]
@@ -202,45 +163,6 @@ def _lock(file: int) -> bool:
 
 def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
-
-
-def print_log(folder: Path, since_s: float | None, *, as_json: bool) -> int:
-    """`joulecut-agent audit`: prints lines of the last `since_s`, oldest first. Raises OSError."""
-    oldest = 0.0 if since_s is None else time.time() - since_s
-    broken = 0
-    for entry in read(folder):
-        if entry is None:
-            broken += 1
-        elif entry["t"] >= oldest:
-            text = json.dumps(entry, separators=(",", ":")) if as_json else sentence(entry)
-            sys.stdout.write(text + "\n")
-    if broken:
-        sys.stderr.write(f"joulecut-agent: {broken} lines of the audit log cannot be read\n")
-    return FINE
-
-
-def sentence(entry: dict[str, Any]) -> str:
-    """One entry as one printable line."""
-    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry["t"]))
-    words = [at, entry["op"], f"by {entry.get('who') or 'unknown'} ({entry.get('via', '?')})"]
-    words += [f"{key}={entry[key]}" for key in ("job", "epoch", "generation") if key in entry]
-    if "duration_s" in entry:
-        words.append(f"for {entry['duration_s']} s")
-    gpus = entry.get("gpus")
-    if isinstance(gpus, dict):
-        words += [f"{uuid}={value}" for uuid, value in gpus.items()]
-    words.append(str(entry.get("result", "?")))
-    refused = entry.get("refused")
-    if isinstance(refused, dict):
-        words += [f"{uuid or '*'}: {reason}" for uuid, reason in refused.items()]
-    elif refused:
-        words.append(str(refused))
-    if "repeated" in entry:
-        words.append(f"(and {entry['repeated']} times before)")
-    if entry.get("why"):
-        words.append(f"({entry['why']})")
-    line = " ".join(str(word) for word in words)
-    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 def record_command(

@@ -7,8 +7,8 @@ that of the keeper's socket, or of its files.
 import sys
 from pathlib import Path
 
-from joulecut_agent.control.local_release import ask_first
 from joulecut_agent.keeper import keeper, service
+from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.requests import ResetEpoch
 from joulecut_agent.keeper.settings import Settings
 from joulecut_wire.errors import Unavailable
@@ -21,7 +21,7 @@ def reset(settings: Settings, sockets: list[Path]) -> int:
 
     A keeper restores every GPU first; without one no GPU may be left to restore.
     """
-    if sockets and not ask_first(sockets, ResetEpoch()):
+    if _asked(sockets):
         return _done()
     if len(sockets) > 1:  # its files are named in another configuration
         raise Unavailable(f"no keeper answers at {sockets[0]}")
@@ -31,6 +31,23 @@ def reset(settings: Settings, sockets: list[Path]) -> int:
         raise Unavailable("the journal names GPUs that are set: first run joulecut-agent restore")
     journal.forget_epochs()
     return _done()
+
+
+def _asked(sockets: list[Path]) -> bool:
+    """Whether a keeper answers, and has done it. Raises Unavailable where it refuses."""
+    for path in sockets:
+        client = KeeperClient("")
+        try:
+            client.connect(str(path))
+            slot = client.ask(ResetEpoch()).slots[0]
+        except KeeperGone:
+            continue
+        finally:
+            client.detach()
+        if not slot.accepted:
+            raise Unavailable(slot.reason)
+        return True
+    return False
 
 
 def _done() -> int:

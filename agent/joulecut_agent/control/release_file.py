@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent.keeper.keeper import RELEASE_S_MAX
+from joulecut_agent.keeper.keeper import BOOT_ID, RELEASE_S_MAX
 from joulecut_agent.log import log
 from joulecut_wire.messages import GpuDescription
 
@@ -22,6 +22,11 @@ NAME = "release.json"
 VERSION = 1
 POLL_S = 0.2  # of a keeper that waits for the end of the window
 BYTES_MAX = 1_000_000  # 16 GPUs with 300 clocks each take 30,000
+
+
+def of_this_boot(state_dir: str) -> "ReleaseFile":
+    """Raises OSError without a boot id."""
+    return ReleaseFile(state_dir, BOOT_ID.read_text().strip())
 
 
 class ReleaseFile:
@@ -41,8 +46,8 @@ class ReleaseFile:
         """The GPUs of this node when the window began; () if unknown."""
         return self._read()[1]
 
-    def write(self, left_s: float, gpus: Iterable[GpuDescription]) -> bool:
-        """Whether it was written. Never raises: without it a restart ends the window."""
+    def write(self, left_s: float, gpus: Iterable[GpuDescription]) -> None:
+        """Never raises: without it a restart ends the window."""
         rows = [asdict(gpu) for gpu in gpus]
         body = json.dumps([VERSION, self._boot_id, time.monotonic() + left_s, rows]).encode()
         fresh = self._path.with_suffix(".new")
@@ -52,8 +57,6 @@ class ReleaseFile:
         except OSError as error:
             what = f"a restart would end the release window: {error.strerror or error}"
             log("agent", what, "warning")
-            return False
-        return True
 
     def revert(self, left_s: float, gpus: Iterable[GpuDescription]) -> None:
         """Restores the window before a failed one; `left_s` 0: there was none."""
@@ -62,12 +65,10 @@ class ReleaseFile:
         else:
             self.forget()
 
-    def forget(self) -> bool:
-        """Removes the window; whether there was one. Never raises."""
-        was_open = self.left_s() > 0.0
+    def forget(self) -> None:
+        """Removes the window. Never raises."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
-        return was_open
 
     def wait(self, ready: Callable[[], None] = lambda: None) -> bool:
         """Returns True at the end of the window, False on a signal to leave.

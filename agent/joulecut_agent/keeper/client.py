@@ -40,7 +40,6 @@ class Status:
     bounds: Bounds
     slots: dict[str, Slot]
     stopped: str = ""  # why no GPU of this node takes commands now
-    released_s: float = 0.0  # time left of a release window
 
     def lease(self, uuid: str, now_s: float) -> Lease | None:
         """The lease of a GPU, with the time left at `now_s`; None without one."""
@@ -122,8 +121,8 @@ class KeeperClient:
         with self._lock:
             reply = self._ask(request)
             slots = {slot.uuid: slot for slot in reply.slots}
-            now_s, stopped, left_s = time.monotonic(), reply.stopped, reply.released_s
-            self.status = Status(now_s, reply.epoch_seen, reply.bounds, slots, stopped, left_s)
+            now_s = time.monotonic()
+            self.status = Status(now_s, reply.epoch_seen, reply.bounds, slots, reply.stopped)
             self.mismatch = ""
             self.epoch_seen = reply.epoch_seen  # it falls after `reset-epoch`
             return self.status

@@ -1,14 +1,13 @@
 """`joulecut report`: measured savings in energy, money and CO2, from a controller's store."""
 
 import json
-from argparse import SUPPRESS, Namespace
+from argparse import Namespace
 from pathlib import Path
 
 from joulecut_cli.report.owners import by_owner, by_text
-from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import report_text
 from joulecut_wire import duration
-from joulecut_wire.command import FINE, Parser, retired
+from joulecut_wire.command import FINE, Parser, gone
 from joulecut_wire.errors import BadInput
 from joulecut_wire.flags import number
 
@@ -29,8 +28,6 @@ def run(argv: list[str]) -> int:
     made = report_of(place, since_s, given.co2, given.job or "")
     if given.json:
         print(json.dumps(by_owner(made, given.by)) if given.by else json.dumps(made, indent=2))
-    elif given.csv:
-        print(report_csv(made).rstrip("\r\n"))
     else:
         print(by_text(made, given.by) if given.by else report_text(made, place.name))
     return FINE
@@ -64,28 +61,15 @@ def _parsed(argv: list[str]) -> Namespace:
         choices=("user", "account", "partition", "namespace"),
         help="energy of all GPUs by their owners",
     )
-    which.add_argument("--receipt", help=SUPPRESS)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object")
-    form.add_argument(
-        "--csv", action="store_true", help="one line per job and tenant, and the total"
-    )
-    parser.add_argument("--html", help=SUPPRESS)
-    parser.add_argument("--controller", help=SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    gone(parser, "--csv", "--json")
+    gone(parser, "--html", "--json, or the controller's page")
+    gone(parser, "--controller", "--config FILE, or --store URL, on the controller's machine")
+    gone(parser, "--receipt", "--job NAME")
     given = parser.parse_args(argv)
-    if given.html is not None:
-        retired("--html", "is no page any more: --csv, --json, or the controller's page")
-    if given.controller is not None:
-        what = "a controller makes no reports"
-        raise BadInput("--controller", what, "--config FILE, or --store URL, on its machine")
-    if given.receipt is not None:
-        retired("--receipt JOB", "is --job JOB")
-        given.job = given.receipt
     if given.policy is not None and given.store is None:
         allowed = "--policy with --store; a controller's configuration names its own"
         raise BadInput(PROG, "--policy without --store", allowed)
-    if given.by is not None and given.csv:
-        raise BadInput(PROG, "--by with --csv", "--json, or a table")
     if given.job == "":
         raise BadInput("--job", "an empty name", "the name of a job")
     return given

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from joulecut_cli import figures, plot, tablefile
+from joulecut_cli import figures, plot
 from joulecut_cli.progress import Progress
+from joulecut_lab import tablefile
 from joulecut_lab.model.run import WORDS, Run
 from joulecut_lab.model.sweep import FIGURES, OBJECTIVES, Layouts, Space, evaluate
 from joulecut_lab.model_command.shown import gigabytes

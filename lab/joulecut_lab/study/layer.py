@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from joulecut_cli import figures, tablefile
+from joulecut_cli import figures
+from joulecut_lab import tablefile
 from joulecut_lab.study import cell, row
 from joulecut_lab.study.bench import DEFAULT_CLOCK, Bench, Clocks, NoClocks
 from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Cell, Selection

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from joulecut_cli import figures, tablefile
+from joulecut_cli import figures
 from joulecut_controller.sources import csv_file
+from joulecut_lab import tablefile
 from joulecut_lab.study.bench import Basis
 from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
 from joulecut_wire import flags

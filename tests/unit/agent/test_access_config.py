@@ -24,7 +24,7 @@ values = st.recursive(
 )
 AGENT_WORDS = ("cert", "key", "client_ca", *ROLES, "loopback", "bytes_max", "files_max",
                "grpc_socket", "grpc_socket_group")  # fmt: skip
-WEB_WORDS = ("cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
+WEB_WORDS = ("cert_file", "key_file", "client_ca_file", "client_auth_type",
              "min_version", "max_version", "headers", "http2", "X-Frame-Options")  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""pause, resume, restore and completion as a person types them."""
+"""pause, resume and restore as a person types them."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 from held_port import held_port
 from serving import WAIT_S, Serving
 
-from joulecut_cli import completion
 from joulecut_cli.commands import all_commands
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.sources.policy_file import load
@@ -127,7 +126,8 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("status", "--controler=http://a"), "--controler=http://a (did you mean --controller?)"),
         (("policy", "upload", "a.csv"), "profiles are files, beside the policy"),
         (("policy", "diff", "p.yaml"), "policy check and status, which show the digest"),
-        (("completion", "tcsh"), "see joulecut completion --help"),
+        (("completion", "bash"), "completion: is gone; allowed: joulecut --help"),
+        (("clear", "node7"), "clear: is gone; allowed: joulecut restore --direct"),
         (("status", "--watch", "soon"), '--watch: "soon"; allowed: above 0'),
     ],
 )
@@ -198,61 +198,6 @@ def test_watch_goes_on_until_it_is_interrupted(served: Serving) -> None:
         _, said = watching.communicate(timeout=WAIT_S)  # it ends once its last line is read
         assert (watching.returncode, said) == (0, b"")
     assert [board["pass_number"] for board in seen] == [128] * 3
-
-
-@pytest.mark.parametrize(
-    ("before", "found", "not_found"),
-    [
-        ((), COMMANDS, ["sweep"]),
-        (("doctor",), ["--controller", "--json"], COMMANDS),
-        (("model",), ["sweep", "catalogue", "--level"], ["--points"]),
-        (("model", "scale"), ["--component", "--points"], ["sweep"]),
-        (("model", "scale", "--component"), ["sm", "hbm"], ["--points"]),
-        (("policy", "check", "x.yaml"), ["--profiles"], ["check"]),
-        (("deploy",), ["helm", "--help"], []),
-        (("completion",), ["fish"], []),
-        (("study",), ["layer"], []),
-        (("nope",), [], COMMANDS),
-    ],
-)
-def test_completion_is_what_the_parser_takes(
-    before: tuple[str, ...], found: Iterable[str], not_found: Iterable[str]
-) -> None:
-    words = joulecut("completion", "--after", *before).stdout.split()
-    assert set(found) <= set(words)
-    assert not set(not_found) & set(words)
-
-
-@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"run"}))  # it hands its words on
-def test_every_command_completes_and_none_begins(command: str) -> None:
-    with held_port() as port, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(completion, "DEFAULT_URL", f"http://127.0.0.1:{port}")
-        assert completion.after([command])
-
-
-@pytest.mark.parametrize("command", ["doctor", "profile", "explain", "pause", "resume"])
-def test_completion_knows_the_jobs(
-    command: str, served: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(completion, "DEFAULT_URL", served.url)
-    assert completion.after([command])[0] == "gpt3-175b"
-
-
-def test_bash_completes_commands_flags_and_actions(tmp_path: Path) -> None:
-    script = tmp_path / "completion.bash"
-    script.write_text(joulecut("completion", "bash").stdout)
-    ask = f"""
-    joulecut() {{ {sys.executable} -m joulecut_cli.main "$@"; }}
-    source {script}
-    try() {{ COMP_WORDS=(joulecut "$@"); COMP_CWORD=$#; _joulecut; echo "${{COMPREPLY[@]}}"; }}
-    try re; try pause --re; try pause --re; try policy c; try completion z
-    """
-    done = subprocess.run(
-        ["bash", "-c", ask], capture_output=True, text=True, timeout=WAIT_S * 2, check=False
-    )
-    lines = done.stdout.splitlines()
-    assert set(lines[0].split()) == {name for name in COMMANDS if name.startswith("re")}
-    assert lines[1:] == ["--reason", "--reason", "check", "zsh"], done.stderr
 
 
 def test_a_password_comes_from_a_file_and_never_from_the_command_line(tmp_path: Path) -> None:

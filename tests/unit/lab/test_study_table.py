@@ -7,8 +7,8 @@ import pytest
 from study_rows import ROW
 
 from joulecut_cli.main import dispatch
-from joulecut_cli.tablefile import target
 from joulecut_lab.study.row import COLUMNS, read, write
+from joulecut_lab.tablefile import target
 from joulecut_wire.errors import BadInput
 
 ROWS = [ROW, replace(ROW, clock_asked_mhz=0, capped=True, temperature_celsius=61.5, memory_j=0.1)]
