@@ -111,14 +111,12 @@ class ListenAddresses:
         loop = asyncio.new_event_loop()
 
         async def serve() -> None:
-            publisher = Publisher()
-            app = build(publisher, metrics=lambda _: b"", web=self.web)
+            app = build(Publisher(), metrics=lambda _: b"", web=self.web)
             server = Server(app, "127.0.0.1", 0, self.web)
             await server.start()
             ports.append(server.port)
             ready.set()
             await done.wait()
-            publisher.close()
             await server.stop()
 
         thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
