@@ -55,7 +55,7 @@ def test_every_value_that_is_named_exists() -> None:
 def test_files_and_commands_exist() -> None:
     for path in set(re.findall(r"\bdeploy/[\w./-]*\w", PAGE)):
         assert (ROOT / path).exists(), path
-    said = re.findall(r"joulecut-agent (\w[\w-]*) --", PAGE)
+    said = re.findall(r"`joulecut-agent (\w+)`", PAGE)
     assert said
     assert set(said) <= set(COMMANDS)
 
