@@ -18,6 +18,7 @@ from joulecut_controller.sources.agents import (
     AgentSource,
     FileOfAgents,
     ListedAgents,
+    address,
 )
 from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_controller.sources.prometheus import KEYS as PROMETHEUS_WORDS
@@ -27,12 +28,12 @@ from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.senders import Roles
-from joulecut_wire import user_file
+from joulecut_wire import quantity, user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
-from joulecut_wire.quantity import Fault, address, number, shown, text
-from joulecut_wire.section import Either, Listed, key
+from joulecut_wire.quantity import Fault, number, shown, text
+from joulecut_wire.section import Either, Listed, key, taken
 from joulecut_wire.section import read as read_section
 from joulecut_wire.tls import TlsFiles
 
@@ -42,11 +43,7 @@ INTERVAL_S_MIN = 0.1  # faster than agents sample, a pass would look at the same
 INTERVAL_S_MAX = 300.0  # a lease is three of them; no one should wait longer for a GPU
 TTL_S_MIN = 0.5  # a heartbeat every sixth of a second is what an event loop keeps
 TTL_S_MAX = 60.0  # no agent takes a longer one
-LOOPBACK = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
 PROTECTED = "localhost or a loopback address; anything else needs a web_config with TLS"
-SOCKET = "unix:"
-SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), without its end
-SOCKET_ALLOWED = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
 
 NO_ROLES = Roles()
 
@@ -55,16 +52,6 @@ _PATH, _WORD = text(4096, "a path"), text(4096, "a text")
 
 def _seconds(low: float, high: float) -> Callable[[object], float]:
     return number(low, high, unit="seconds")
-
-
-def _agent(value: object) -> str:
-    """`unix:PATH`, or host:port in the form of gRPC."""
-    if isinstance(value, str) and value.startswith(SOCKET):
-        if value == SOCKET or not value.isprintable():
-            raise Fault(f"{shown(value)} is no path", SOCKET_ALLOWED)
-        return _WORD(value)
-    host, port = address(1)(value)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _url(value: object) -> str:
@@ -100,7 +87,7 @@ class StoreKeys:
 
 @dataclass(frozen=True, slots=True)
 class ListenKeys:
-    http: tuple[str, int] = key(address(0), ("127.0.0.1", 9440))
+    http: tuple[str, int] = key(quantity.address(0), ("127.0.0.1", 9440))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +126,7 @@ class PrometheusKeys:
 class ConfigKeys:
     """The whole file."""
 
-    agents: AgentKeys | tuple[str, ...] = key(Either(AgentKeys, Listed(_agent)))
+    agents: AgentKeys | tuple[str, ...] = key(Either(AgentKeys, Listed(_WORD)))
     policy: str = key(_PATH)
     profiles: str | None = key(_PATH, None)
     store: StoreKeys | str = key(Either(StoreKeys, _url))
@@ -269,18 +256,13 @@ def _source(
 def _agents(
     document: Document, given: tuple[str, ...], base: Path, *, encrypted: bool
 ) -> tuple[str, ...]:
-    """Each once; over TCP without encryption only on this machine. Sockets get absolute paths."""
+    """Each once."""
     if not 0 < len(given) <= AGENTS_MAX:
         raise document.bad(("agents",), f"{len(given)} agents", f"1 to {AGENTS_MAX} of host:port")
     agents: dict[str, int] = {}
     for i, one in enumerate(given):
-        agent, path = one, ("agents", i)
-        if one.startswith(SOCKET):
-            agent = f"{SOCKET}{base / one.removeprefix(SOCKET)}"
-            if len(agent.encode()) > len(SOCKET) + SOCKET_PATH_BYTES_MAX:
-                raise document.bad(path, f"{shown(one)} is too long", SOCKET_ALLOWED)
-        elif not encrypted and not is_loopback(host := address(1)(one)[0]):
-            raise document.bad(path, f"{host} without encryption", LOOPBACK)
+        path: KeyPath = ("agents", i)
+        agent = taken(document, lambda word: address(word, base, encrypted=encrypted), one, path)
         if agents.setdefault(agent, i) != i:
             raise document.bad(path, f"{agent} is given twice", "one of each")
     return tuple(agents)

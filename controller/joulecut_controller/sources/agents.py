@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from joulecut_wire import user_file
-from joulecut_wire.address import is_loopback, port_of
+from joulecut_wire import quantity, user_file
+from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
-from joulecut_wire.quantity import text, whole
+from joulecut_wire.quantity import Fault, shown, text, whole
 from joulecut_wire.section import key
 
 AGENTS_MAX = 4096
@@ -24,6 +24,9 @@ AGENT_PORT = 9431
 WORD = text(4096, "a text")
 FILE_BYTES_MAX = 1 << 20  # 4,096 lines of 253 characters
 SOCKET = "unix:"
+SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), without its end
+SOCKET_ALLOWED = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
+PROTECTED = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
 SLURM_LIMIT_S = 10.0
 # Without energy, or about to be taken out of service: their agents would only be waited for.
 SLURM_ABSENT = frozenset({"down", "powered_down", "powering_down", "powering_up", "unknown"})
@@ -72,9 +75,11 @@ class FileOfAgents:
         found = []
         for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
             text = line.partition("#")[0].strip()
-            if text:
-                where = f"{self.path}:{number}"
-                found.append(address(text, where, self.path.parent, encrypted=self.encrypted))
+            try:
+                if text:
+                    found.append(address(text, self.path.parent, encrypted=self.encrypted))
+            except Fault as fault:
+                raise BadInput(f"{self.path}:{number}", fault.what, fault.allowed) from None
         return checked(found, str(self.path))
 
 
@@ -127,17 +132,20 @@ class AgentsOfSlurm:
         )
 
 
-def address(text: str, where: str, base: Path, *, encrypted: bool) -> str:
-    """An address as the fleet takes it. Raises BadInput naming `where`."""
-    if text.startswith(SOCKET) and text != SOCKET:
-        return f"{SOCKET}{base / text.removeprefix(SOCKET)}"
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or port_of(port) < 1:
-        raise BadInput(where, f"{text!r:.200}", "host:port, or unix:PATH")
+def address(written: object, base: Path, *, encrypted: bool) -> str:
+    """An address as the fleet takes it: host:port in the form of gRPC, over TCP without encryption
+    only on this machine, or a socket with its whole path. Raises Fault.
+    """
+    if isinstance(written, str) and written.startswith(SOCKET):
+        agent = f"{SOCKET}{base / written.removeprefix(SOCKET)}"
+        size = len(agent.encode()) - len(SOCKET)
+        if written == SOCKET or not written.isprintable() or size > SOCKET_PATH_BYTES_MAX:
+            raise Fault(f"{shown(written)} is no path of a socket", SOCKET_ALLOWED)
+        return agent
+    host, port = quantity.address(1)(written)
     if not encrypted and not is_loopback(host):
-        raise BadInput(where, f"{host} without encryption", "a section tls, or unix:PATH")
-    return joined(host, int(port))
+        raise Fault(f"{host} without encryption", PROTECTED)
+    return joined(host, port)
 
 
 def joined(host: str, port: int) -> str:
