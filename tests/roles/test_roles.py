@@ -107,8 +107,7 @@ def test_the_check_role_is_small_and_checks(wheel: Path, tmp_path: Path) -> None
     assert installed < 30 << 20
     done = _run(env.bin / "joulecut", "policy", "check", ROOT / "examples/policy.yaml")
     assert done.returncode == 0, done.stderr
-    past = ("audit", "--policy", ROOT / "examples/policy.yaml", "--prometheus")
-    done = _run(env.bin / "joulecut", *past, "http://127.0.0.1:1")
+    done = _run(env.bin / "joulecut", "audit", "--prometheus", "http://127.0.0.1:1")
     assert "no Prometheus answers" in done.stderr  # and nothing is missing to read one
     written = _run(env.bin / "joulecut", "deploy", "helm", tmp_path / "chart")
     assert written.returncode == 0, written.stderr
