@@ -12,6 +12,7 @@ import numpy as np
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
+ROUND_OFF = 1e-12  # of a sum, in another order of its terms
 LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x this
 
 
@@ -30,24 +31,20 @@ def cheapest(
     size, columns = cost.shape
     counted = most <= LAYERS_MAX
     layers = most + 1 if counted else 1
-    value = np.empty((size + 1, layers, columns))
+    value, ahead = np.empty((size + 1, layers, columns)), np.empty((size + 1, layers, columns))
     came = np.empty((size + 1, layers, columns), dtype=np.int64)
-    total, barred = _sums(cost)
-    best, best_start = np.inf, -1
-    _open_walks(cost, until, total, barred, counted, change, value)
-    open_ends = value[0, layers - 1].copy()  # no walk from there and back costs less
+    kept = _kept(cost, until, change)
+    best, clocks = np.inf, np.zeros(size, dtype=np.int64)
+    _open_walks(cost, until, kept, counted, ahead)
+    open_ends = ahead[0, layers - 1]  # no walk from there and back costs less
     for start in np.argsort(open_ends):
         if not open_ends[start] < best:
             break
-        _walk(cost, until, total, barred, counted, change, start, value, came)
-        least, _, _ = _end(value[size], counted, change, start, closed)
-        if least < best:
-            best, best_start = least, start
-    clocks = np.zeros(size, dtype=np.int64)
-    if best_start >= 0:
-        _walk(cost, until, total, barred, counted, change, best_start, value, came)
-        _, layer, column = _end(value[size], counted, change, best_start, closed)
-        at = size
+        _walk(cost, until, kept, counted, start, value, came, ahead, best)
+        least, layer, column = _end(value[size], counted, change, start, closed)
+        if not least < best:
+            continue
+        best, at = least, size
         while at > 0:
             k, origin = came[at, layer, column] // columns, came[at, layer, column] % columns
             clocks[k:at] = column
@@ -58,72 +55,76 @@ def cheapest(
 
 
 @compiled
-def _sums(cost: Floats) -> tuple[Floats, Ints]:
-    """Of all operations before each, by column: what they cost, and how many have no price."""
+def _kept(cost: Floats, until: Ints, change: float) -> Floats:
+    """What a change to each column before each operation costs until the next may come; infinite
+    where there is none."""
     size, columns = cost.shape
-    total, barred = np.zeros((size + 1, columns)), np.zeros((size + 1, columns), dtype=np.int64)
+    kept = np.full((size, columns), np.inf)
     for f in range(columns):
+        total, barred = np.zeros(size + 1), np.zeros(size + 1, dtype=np.int64)
         for at in range(size):
             finite = cost[at, f] < np.inf
-            total[at + 1, f] = total[at, f] + (cost[at, f] if finite else 0.0)
-            barred[at + 1, f] = barred[at, f] + (0 if finite else 1)
-    return total, barred
+            total[at + 1] = total[at] + (cost[at, f] if finite else 0.0)
+            barred[at + 1] = barred[at] + (0 if finite else 1)
+        for k in range(1, size):
+            to = until[k, f]
+            if to <= size and barred[to] == barred[k]:
+                spent = cost[k, f] if to == k + 1 else total[to] - total[k]
+                kept[k, f] = change + spent
+    return kept
 
 
 @compiled
-def _open_walks(
-    cost: Floats,
-    until: Ints,
-    total: Floats,
-    barred: Ints,
-    counted: bool,
-    change: float,
-    value: Floats,
-) -> None:
+def _open_walks(cost: Floats, until: Ints, kept: Floats, counted: bool, value: Floats) -> None:
     """Writes the least sums from each operation on, by changes left and column, without the way
     back to the first clock."""
     size, columns = cost.shape
     layers = value.shape[1]
-    value[:] = np.inf
     value[size] = 0.0
     moved = np.empty(columns)
     for k in range(size - 1, -1, -1):
         for layer in range(layers):
-            left = layer - 1 if counted else layer
+            left, now, on = layer - 1 if counted else layer, value[k, layer], value[k + 1, layer]
             for f in range(columns):
-                value[k, layer, f] = cost[k, f] + value[k + 1, layer, f]
-                to = until[k, f]
+                now[f] = cost[k, f] + on[f]
+            if left < 0:
+                continue
+            for f in range(columns):
                 moved[f] = np.inf
-                if left >= 0 and k > 0 and to <= size and barred[to, f] == barred[k, f]:
-                    spent = cost[k, f] if to == k + 1 else total[to, f] - total[k, f]
-                    moved[f] = change + spent + value[to, left, f]
+                if kept[k, f] < np.inf:
+                    moved[f] = kept[k, f] + value[until[k, f], left, f]
             best, second = _least(moved)
             for f in range(columns):
                 onto = best if f != best else second
-                if onto >= 0 and moved[onto] < value[k, layer, f]:
-                    value[k, layer, f] = moved[onto]
+                if onto >= 0 and moved[onto] < now[f]:
+                    now[f] = moved[onto]
 
 
 @compiled
 def _walk(
     cost: Floats,
     until: Ints,
-    total: Floats,
-    barred: Ints,
+    kept: Floats,
     counted: bool,
-    change: float,
     start: int,
     value: Floats,
     came: Ints,
+    ahead: Floats,
+    least: float,
 ) -> None:
-    """Writes the least sums of walks that begin at column `start`, and where they came from."""
+    """Writes the least sums of walks that begin at column `start`, and where they came from. What
+    cannot end below `least`, as `ahead` says (`_open_walks`), is left out."""
     size, columns = cost.shape
     layers = value.shape[1]
     value[:] = np.inf
     value[0, 0, start] = 0.0
+    within = least + ROUND_OFF * abs(least)
     for k in range(size):
         for layer in range(layers):
-            now, on = value[k, layer], value[k + 1, layer]
+            now, on, to_go = value[k, layer], value[k + 1, layer], ahead[k, layers - 1 - layer]
+            for f in range(columns):
+                if now[f] + to_go[f] > within:
+                    now[f] = np.inf
             best, second = _least(now)
             if best < 0:
                 continue
@@ -136,10 +137,9 @@ def _walk(
                 continue
             for f in range(columns):
                 origin, to = best if f != best else second, until[k, f]
-                if origin < 0 or to > size or barred[to, f] > barred[k, f]:
+                if origin < 0 or not kept[k, f] < np.inf:
                     continue
-                spent = cost[k, f] if to == k + 1 else total[to, f] - total[k, f]
-                moved = now[origin] + change + spent
+                moved = now[origin] + kept[k, f]
                 if moved < value[to, up, f]:
                     value[to, up, f] = moved
                     came[to, up, f] = k * columns + origin
