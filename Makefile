@@ -85,6 +85,8 @@ $(VENV)/producers.done: constraints/all.txt tools/setup | torch
 
 nightly: setup-dev debian producers
 	@$(PYTEST) --hypothesis-profile=fresh -m "nightly or (hypothesis and not long)" $(ARGS)
+	@tools/setup cp-sat "$(PYTHON)" "$(VENV)"
+	@PYTHONPATH=$(VENV)/cp-sat $(BIN)/python benchmarks/cp_sat.py
 
 check: $(VENV)/dev.done
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """How fast and how close to the bound plans are, beside two public references.
 
-    python benchmarks/solver.py [--quick] [--only lowtime,highs,large,gaps,dwell] [--out FILE]
+    python benchmarks/solver.py [--quick] [--only lowtime,highs,large,gaps] [--out FILE]
 
 One run, one machine, one DAG and profile for all. lowtime 0.3.0 (`uv pip install --group
 bench`) walks from the slowest plan to the fastest, one time unit at a time, so its whole
@@ -8,8 +8,7 @@ frontier is what one of its answers costs. Realised times and energies of its pl
 recomputed from the measured durations, because it plans with times rounded down. scipy's
 HiGHS gets the relaxation as a linear program; writing it down is not counted. It and ours take
 turns, medians count. CPU seconds of this process are compared, so that neighbours on the machine
-matter less. CP-SAT proves the best plans of few changes on small problems, where `ortools` can be
-imported: its package asks for an older protobuf than this project's.
+matter less.
 
 Machine code is loaded before the clock starts; what that takes is printed. Options are
 filtered on raw energy before blocking power is taken off, as lowtime's own published
@@ -18,10 +17,7 @@ frontiers are (the other order gives it twice as many points).
 
 import argparse
 import csv
-import importlib.util
-import itertools
 import json
-import math
 import os
 import platform
 import resource
@@ -49,11 +45,11 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import KINDS, Granularity, Kind, Pipeline, Profile
+from joulecut_engine.graph.pipeline import KINDS, Granularity, Pipeline, Profile
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.formulation import problem
-from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver, frontier
 from joulecut_engine.optimize.warmup import warm_up
@@ -73,7 +69,6 @@ STAGES = {
     8: tuple(range(8)),
     16: tuple(round(k * 7 / 15) for k in range(16)),
 }
-UNIT_CP_S, SEEDS_CP, SECONDS_CP = 1e-4, 6, 30.0  # times in CP-SAT, drawn problems, limit of each
 SLOWDOWNS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -258,94 +253,6 @@ def linear_program(asked: Problem, goal: Goal) -> tuple[float, float]:
     return float(solved.fun) + cheapest_j + spent_j, seconds
 
 
-def drawn(seed: int, stages: int, microbatches: int) -> Problem:
-    """A small problem of seven clocks, whose times are whole UNIT_CP_S."""
-    dice = np.random.default_rng(seed)
-    menus: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    for stage in range(stages):
-        for kind, work_s in zip(
-            KINDS, dice.uniform(0.07, 0.13) * np.array([1.0, 2.0]), strict=True
-        ):
-            bend = dice.uniform(0.8, 1.0)
-            menus[stage, kind] = tuple(
-                ClockOption(
-                    mhz,
-                    round(work_s * (1500 / mhz) ** bend / UNIT_CP_S) * UNIT_CP_S,
-                    work_s * (80.0 + 220.0 * (mhz / 1500) ** 2.6),
-                )
-                for mhz in range(900, 1501, 100)
-            )
-    return problem(Pipeline("1f1b", stages, microbatches), Profile(menus), 60.0)
-
-
-def against_cp(stages: int, microbatches: int, dwell_ratio: float) -> list[str]:
-    """Two changes under a dwell, 5 % slower: our plans above the best ones and our bounds below,
-    means and worst of those that CP-SAT proves."""
-    above, below = [], []
-    for seed in range(SEEDS_CP):
-        asked = drawn(seed, stages, microbatches)
-        fastest_s = baseline(asked).iteration_time_s
-        limits = ChangeLimits(2, dwell_ratio * fastest_s)
-        solver = Solver(asked, "changes", limits)
-        goal = Goal(max(solver.fastest_s, fastest_s * 1.05))
-        ours, best_j = solver.solve(goal), best_by_cp(asked, goal, limits)
-        assert check(asked, goal, ours) == ()
-        if best_j is not None:
-            above.append(ours.energy_j / best_j - 1)
-            below.append(1 - ours.lower_bound_j / best_j)
-    cells = [f"{np.mean(one):.2%}, {max(one):.2%}" for one in (above, below)]
-    return [
-        f"{stages} x {microbatches}",
-        f"{dwell_ratio:.0%}",
-        f"{len(above)} of {SEEDS_CP}",
-        *cells,
-    ]
-
-
-def best_by_cp(asked: Problem, goal: Goal, limits: ChangeLimits) -> float | None:
-    """Joules of the best plan, every operation starting as early as it can; None where it is not
-    proven in time."""
-    from ortools.sat.python import cp_model  # noqa: PLC0415 -- absent from most environments
-
-    model = cp_model.CpModel()
-    operations, until = asked.graph.operations, round(goal.deadline_s / UNIT_CP_S)
-    starts = [model.new_int_var(0, until, "") for _ in operations]
-    takes, on, value = [], [], 0.0
-    for operation, menu in zip(operations, asked.measured, strict=True):
-        chosen = {option.clock_mhz: model.new_bool_var("") for option in menu}
-        model.add_exactly_one(chosen.values())
-        on.append(chosen)
-        pairs = list(zip(menu, chosen.values(), strict=True))
-        takes.append(sum(round(option.time_s / UNIT_CP_S) * use for option, use in pairs))
-        power_w = asked.blocking_power_w[operation.stage]
-        value += sum(option.effective_cost_j(power_w) * use for option, use in pairs)
-    before: dict[int, list[int]] = defaultdict(list)
-    for first, second in asked.graph.edges:
-        before[second].append(first)
-    for i, start in enumerate(starts):
-        model.add_max_equality(start, [0, *(starts[k] + takes[k] for k in before[i])])
-    end = model.new_int_var(0, until, "")
-    model.add_max_equality(end, [s + t for s, t in zip(starts, takes, strict=True)])
-    dwell = math.ceil(limits.min_dwell_s / UNIT_CP_S)
-    for order in asked.graph.order:
-        changed = [model.new_bool_var("") for _ in order]
-        model.add(sum(changed) <= limits.per_iteration)
-        for k, i in enumerate(order):
-            for mhz, now in on[i].items():
-                was = on[order[k - 1]][mhz]
-                model.add_bool_or(changed[k], ~now, was)
-                model.add_bool_or(~changed[k], ~now, ~was)
-        for a, b in itertools.combinations(range(len(order)), 2):
-            apart = starts[order[b]] - starts[order[a]]
-            for kept in (apart, end - apart):
-                model.add(kept >= dwell).only_enforce_if(changed[a], changed[b])
-    model.minimize(value + asked.time_price_w * UNIT_CP_S * end)
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = SECONDS_CP
-    proven = solver.solve(model) == cp_model.OPTIMAL
-    return solver.objective_value if proven else None
-
-
 def large() -> None:
     """16 x 512 in a process of its own; its figures as JSON."""
     warm_up()
@@ -495,21 +402,11 @@ def _gaps(quick: bool) -> list[str]:
     return ["Gap in % of the energy, by slowdown:", "", *table(head, rows)]
 
 
-def _dwell(quick: bool) -> list[str]:
-    if importlib.util.find_spec("ortools") is None:
-        return ["Two changes against CP-SAT: left out, ortools is absent."]
-    sizes = [(2, 6)] if quick else [(2, 4), (2, 6), (3, 4)]
-    rows = [against_cp(*size, dwell) for size in sizes for dwell in (0.0, 1 / 12, 1 / 6, 1 / 3)]
-    head = ["size", "dwell, of the iteration", "proven", "our plans above", "our bounds below"]
-    return ["Two changes, 5 % slower, against CP-SAT's best (mean, worst):", "", *table(head, rows)]
-
-
 PARTS: dict[str, Callable[[bool], list[str]]] = {
     "lowtime": _lowtime,
     "highs": _highs,
     "large": _large,
     "gaps": _gaps,
-    "dwell": _dwell,
 }
 
 if __name__ == "__main__":
