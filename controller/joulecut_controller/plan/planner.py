@@ -76,9 +76,6 @@ ALLOTTED_ROOM = 0.005
 # Clocks that keep their deadline are replaced by better ones after so many iterations, which show
 # what they cost, and no more often than this: sixty times an hour at most.
 BETTER_ITERATIONS, BETTER_S = 32, 60.0
-# A plan whose clocks change takes seconds of a processor, one clock per GPU a tenth of that. Where
-# others use the processor too, a job does not wait longer than this for any plan of its target.
-MEANWHILE_S = 20.0
 
 Verdict = Literal["default", "keep", "change"]
 SOLVING = "solving"  # the topic of a decision that waits for the solver
@@ -146,15 +143,16 @@ def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: A
         moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
         # A recommendation may wait for the better plan.
         wanted = inputs.mode == "enforce" and (not state.runs or moved or is_late(inputs))
-        if not wanted or not state.rung.timed or inputs.waited_s <= MEANWHILE_S:
+        if not wanted or state.rung.granularity != "changes":
             return solving
-        return _meanwhile(inputs, state, costs, solver) or solving
+        return _first_answer(inputs, state, costs, solver) or solving
 
 
-def _meanwhile(
+def _first_answer(
     inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers
 ) -> Decision | None:
-    """A plan of one clock per GPU while that of clocks that change takes long; None without one."""
+    """A plan of one clock per GPU, which takes a tenth of a second of a processor, while that of
+    clocks that change takes seconds; None without one."""
     why = f"not {state.rung.name} yet: its plan is being computed"
     state = replace(state, rung=replace(state.rung, granularity="gpu", why=why))
     if state.suspended:
@@ -411,10 +409,11 @@ def _with_less_power(
 
 def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -> bool:
     """Whether measured clocks have run too short for better ones to be known. Another promise waits
-    for nothing.
+    for nothing, and nothing waits for a first answer of one clock per GPU.
     """
     pace, seen = comparison.pace, inputs.job.measured.current_iterations
-    if not pace.holds or comparison.goal.waits:
+    first = state.rung.timed and not state.changes[0]
+    if first or not pace.holds or comparison.goal.waits:
         return False
     if abs(inputs.allowed - state.allowed) > ALLOWED_STEP:
         return False

@@ -48,7 +48,6 @@ class PlanningInput:
     limits_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits held, by GPU
     power_budget: bool = False  # whether one sets the power limits
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
-    waited_s: float = 0.0  # of this decision, for workers
 
     @property
     def default_s(self) -> float:

@@ -254,8 +254,6 @@ class PlanningStep:
         else:
             planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
             planning.hindered, planning.since_s = hindered, self.now_s()
-        waited_s = self.now_s() - (planning.waits_since_s or self.now_s())
-        inputs = replace(inputs, waited_s=waited_s)
         decision = self._decision(inputs, state, profiler, planning.answers)
         if decision.topic == SOLVING:
             self._turns.unanswered(name)

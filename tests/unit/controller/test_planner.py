@@ -14,7 +14,7 @@ from worlds import World
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import MEANWHILE_S, SOLVING, Decision, decide
+from joulecut_controller.plan.planner import SOLVING, Decision, decide
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Question, SolverCache, Unanswered
 from joulecut_controller.reference.reference import Answer, Figure
@@ -340,19 +340,19 @@ def test_costs_go_with_the_profile_that_they_are_of() -> None:
 
 
 class Slow(SolverCache):
-    """Answers for one clock per GPU; what changes within an iteration is computed for ever, or has
-    this answer.
+    """Answers for one clock per GPU, or with `gpu`; what changes within an iteration is computed
+    for ever, or has this answer.
     """
 
-    def __init__(self, changes: Infeasible | None = None) -> None:
+    def __init__(self, changes: Infeasible | None = None, gpu: Infeasible | None = None) -> None:
         super().__init__(Solver)
-        self._changes = changes
+        self._changes, self._gpu = changes, gpu
         self.asked: list[Question] = []
 
     def ask(self, question: Question) -> Solution | Infeasible:
         self.asked.append(question)
         if question.granularity != "changes":
-            return super().ask(question)
+            return self._gpu or super().ask(question)
         if self._changes is None:
             raise Unanswered
         return self._changes
@@ -374,23 +374,34 @@ def timed(slowdown: float, **timing: float) -> PlanningInput:
 def test_a_job_without_a_plan_gets_one_clock_per_gpu_while_better_ones_are_computed() -> None:
     solver, asked = Slow(), timed(0.05)
     first = decide(asked, PlannerState(), TIMED, solver)
-    assert first.topic == SOLVING
-    assert {one.granularity for one in solver.asked} == {"changes"}
-    asked = replace(asked, waited_s=MEANWHILE_S + 1.0)
-    meanwhile = decide(asked, first.state, TIMED, solver)
-    plan, _, made = draft(meanwhile)
+    plan, _, made = draft(first)
     assert plan.granularity == "gpu"
     assert plan.granularity_why == "not changes yet: its plan is being computed"
     assert made.saved_ratio > 0.0
     # The finer plan is computed on, by the same question, and what runs is shown.
-    later = decide(asked, meanwhile.state, TIMED, solver)
+    later = decide(asked, first.state, TIMED, solver)
     assert later.topic == SOLVING
     assert later.state.rung.name == "gpu"
     assert solver.asked[-1].limits == solver.asked[0].limits
     # Another target does not wait for it either.
-    wider = replace(timed(0.2), waited_s=MEANWHILE_S + 1.0)
     long_after = replace(later.state, changed_s=-math.inf)
-    assert draft(decide(wider, long_after, TIMED, solver))[0].granularity == "gpu"
+    assert draft(decide(timed(0.2), long_after, TIMED, solver))[0].granularity == "gpu"
+
+
+def test_a_first_answer_gives_way_to_the_finer_one_after_the_dwell() -> None:
+    asked, solver = timed(0.05), SolverCache(Solver)
+    first = decide(asked, PlannerState(), TIMED, Slow())
+    soon = decide(asked, first.state, TIMED, solver)
+    assert soon.topic == "dwell"
+    view = replace(asked.view, now_s=asked.view.now_s + asked.job.policy.clocks.min_dwell_s)
+    later = decide(replace(asked, view=view), soon.state, TIMED, solver)
+    assert draft(later)[0].granularity == "changes"
+
+
+def test_without_a_first_answer_the_finer_plan_is_waited_for() -> None:
+    solver = Slow(gpu=Infeasible(1.0, 2.0))
+    assert decide(timed(0.05), PlannerState(), TIMED, solver).topic == SOLVING
+    assert [one.granularity for one in solver.asked] == ["changes", "gpu"]
 
 
 def test_jitter_that_grows_under_a_question_asks_few_others() -> None:
