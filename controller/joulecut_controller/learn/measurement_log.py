@@ -63,8 +63,7 @@ class JobConstants:
     """Numbers of a job that need no window.
 
     `default_mhz` is the clock each stage runs at without a lock; a power cap holds it below the
-    highest clock. `predicted_work` of stages, relative, is what a model of the run predicts, if the
-    policy names one.
+    highest clock.
     """
 
     pipeline: Pipeline

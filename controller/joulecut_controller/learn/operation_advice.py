@@ -14,9 +14,9 @@ from joulecut_controller.learn.advice import Advice, ExplorerInput, Verdict
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_model import OperationModel
-from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, OperationSearch
 from joulecut_controller.reference.reference import LATE_SDS
 from joulecut_engine.estimate.clock_curves import Floats, Ints
+from joulecut_engine.optimize.choice_search import ChoiceSearch, Task
 
 GAIN_MIN = 0.002  # of the job's energy: the noise of counters over a window
 ANCHORS_PART = 4  # of the stages one in so many
@@ -82,8 +82,8 @@ class _Step:
         if gain < GAIN_MIN:
             reason = (
                 f"nothing more to learn that pays: the next step is worth {max(gain, 0.0):.2%} of "
-                f"the energy, {GAIN_MIN:.2%} is the noise; every stage's own times are measured "
-                f"down to {_clocks(model.lowest)} MHz"
+                f"the energy, {GAIN_MIN:.2%} is the noise; measured down to "
+                f"{_clocks(model.lowest)} MHz"
             )
             return self._answer("enough", reason, self._now)
         below = self._below(wanted)
@@ -113,23 +113,13 @@ class _Step:
 
     def _cheapest(self) -> Ints:
         """The cheapest clocks within reach whose upper band and worst case are in time."""
-        model, found = self._model, None
+        model = self._model
         table = np.maximum(model.high_s, model.worst_s / (1.0 + self._facts.over_ratio))
-        search = OperationSearch(model.paths, table, model.cost_j, model.reachable, model.second_j)
-        surplus = self._surplus(table, model.default)
-        for _ in range(SURPLUS_ROUNDS):
-            found = search.cheapest(self._limit_s / surplus, found)
-            if found is None:
-                break
-            if model.jittered_s(table, found) <= self._limit_s:
-                return found
-            surplus = max(surplus, self._surplus(table, found)) + SURE
-        return model.default
-
-    def _surplus(self, table: Floats, at: Ints) -> float:
-        each = np.take_along_axis(table, at[:, None, None], axis=2)
-        plain_s = float(self._model.paths.iteration_s(each)[0])
-        return self._model.jittered_s(table, at) / plain_s
+        clocks, lowest = _Clocks(model, table), model.reachable.argmax(axis=1)
+        alike = np.maximum(np.arange(model.reachable.shape[1]), lowest[:, None])
+        if clocks.iteration_times(alike[:, -1:])[0] > self._limit_s:
+            return model.default
+        return ChoiceSearch(clocks, Task(self._limit_s, model.second_j)).best(alike)
 
     def _below(self, at: Ints) -> tuple[int, ...]:
         mhz = self._model.grid_mhz[np.arange(len(at)), at]
@@ -169,6 +159,28 @@ class _Step:
             lowest_mhz=model.lowest,
             measurements=len(self._measurements),
         )
+
+
+class _Clocks:
+    """Clocks by stage as `choice_search` takes them, with operations of `table_s`: the mean
+    iteration under their jitter is what a choice takes.
+    """
+
+    def __init__(self, model: OperationModel, table_s: Floats) -> None:
+        self._model, self._table_s = model, table_s
+        self.cost_j = np.where(model.reachable, model.cost_j, np.inf)
+
+    def iteration_times(self, choice: Ints) -> Floats:
+        return self._model.iterations_s(self._table_s, choice)
+
+    def critical(self, choice: Ints) -> Floats:
+        """Operations of the longest path by stage and kind, times what jitter makes of it."""
+        each = np.take_along_axis(self._table_s, choice[:, None, None], axis=2)[:, :, 0]
+        plain_s, counts = self._model.paths.critical(each)
+        return counts * self.iteration_times(choice[:, None])[0] / plain_s
+
+    def lengths(self, weight: Floats) -> Floats:
+        return np.einsum("sk,skc->sc", weight, self._table_s)
 
 
 def _clocks(clocks_mhz: tuple[int, ...]) -> str:

@@ -146,7 +146,8 @@ class OperationModel:
         locked = groups * (fall > 0.0)[:, :, None]
         held = float(capped.max())
         locked_sd = np.full(locked.shape[2], LOCKED_SD if held > CAPPED_WIDE else NOTHING_SD)
-        common_sd = np.full(fall.shape[1], COMMON_SD)
+        # A rate alone is one curve: what a window has in common cannot be told from its clock.
+        common_sd = np.full(fall.shape[1], COMMON_SD if len(values) > 1 else NOTHING_SD)
         curves = below_cap(
             CurveValues(fall, values, group, common_sd, locked, locked_sd, self._noise),
             self._time_prior,
@@ -209,8 +210,12 @@ class OperationModel:
 
     def jittered_s(self, table_s: Floats, at: Ints) -> float:
         """Mean iteration time under the operations' jitter; `at` are indices by stage."""
-        each = np.take_along_axis(table_s, at[:, None, None], axis=2)
-        return float(self.paths.jittered_s(each, self._spread).mean())
+        return float(self.iterations_s(table_s, at[:, None])[0])
+
+    def iterations_s(self, table_s: Floats, choice: Ints) -> Floats:
+        """The same of several, (stages, K) to (K,)."""
+        each = np.take_along_axis(table_s, choice[:, None, :], axis=2)
+        return np.asarray(self.paths.jittered_s(each, self._spread).mean(axis=0))
 
     def energy_j(self, at: Ints, time_s: float) -> float:
         """Joules of one GPU per stage, waiting and host included."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.learn.advice import OVER_RATIO, Advice, ExplorerInput
-from joulecut_controller.learn.common_clock import common_clock
+from joulecut_controller.learn.explorer import advise
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reference.reference import Figure
@@ -36,7 +36,9 @@ class Job:
     def measure(self, mhz: int) -> Figure:
         seen = self.slowdown(mhz) + self.chance.gauss(0.0, self.sd)
         if all(one.clocks_mhz[0] != mhz for one in self.measured):
-            one = Measurement((mhz,) * STAGES, 50, math.exp(seen), 0.001, (self.joules(mhz),) * 2)
+            sd_s = max(0.001, self.sd * 50**0.5)
+            joules = (self.joules(mhz),) * STAGES
+            one = Measurement((mhz,) * STAGES, 50, math.exp(seen), sd_s, joules)
             self.measured.append(one)
         return Figure(seen, max(self.sd, 1e-4))
 
@@ -47,7 +49,7 @@ class Job:
             constants, (TABLE_MHZ,) * STAGES, (mhz,) * STAGES,
             Slo(max_slowdown=budget).budget(1.0), 50, (0,) * STAGES, slowdown=slowdown,
         )  # fmt: skip
-        return common_clock(facts, self.measured)
+        return advise(facts, tuple(self.measured))
 
     def best(self, budget: float) -> float:
         """Of one clock within the budget: the saved ratio."""

@@ -22,7 +22,6 @@ from joulecut_controller.learn.measurement_log import (
     MeasurementLog,
     without_hiccups,
 )
-from joulecut_controller.learn.operation_search import OperationSearch
 from joulecut_controller.observe.baseline import mature
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.view import Window
@@ -182,34 +181,6 @@ def test_curves_that_were_not_lowered_show_what_a_window_has_in_common(together:
     change, sd = curves.changes(np.full((3, 1), 0.05))
     assert change[:, 0] == pytest.approx(0.03, abs=0.002)
     assert (sd < 0.01).all()
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_the_search_comes_near_the_best_of_all_choices(seed: int) -> None:
-    luck, stages, clocks = np.random.default_rng(seed), 3, 6
-    paths = LongestPaths(Pipeline("1f1b", stages, 6))
-    stretch = np.linspace(1.15, 1.0, clocks)
-    work = luck.uniform(0.9, 1.1, stages)
-    times_s = np.stack([np.outer(work, stretch) / 3, np.outer(work, stretch) / 1.5], axis=1)
-    cost_j = np.sort(luck.uniform(5.0, 10.0, (stages, clocks)), axis=1)
-    reachable = np.ones((stages, clocks), dtype=bool)
-    search = OperationSearch(paths, times_s, cost_j, reachable, 1.0)
-    default_s = float(paths.iteration_s(times_s[:, :, -1:])[0])
-    limit_s = 1.06 * default_s
-    found = search.cheapest(limit_s)
-    assert found is not None
-
-    def judged(at: np.ndarray) -> tuple[float, float]:
-        time_s = paths.critical(times_s[np.arange(stages), :, at])[0]
-        return time_s, float(cost_j[np.arange(stages), at].sum() + time_s)
-
-    every = np.array(np.unravel_index(np.arange(clocks**stages), (clocks,) * stages)).T
-    best = min(cost for time_s, cost in map(judged, every) if time_s <= limit_s)
-    time_s, cost = judged(found)
-    assert time_s <= limit_s
-    assert cost <= 1.12 * best  # 1.02 in nine of ten draws, 1.10 at worst of 400
-    assert search.cheapest(0.99 * default_s) is None
 
 
 def test_a_hiccup_is_no_usual_iteration() -> None:
