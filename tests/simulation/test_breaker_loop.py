@@ -34,7 +34,7 @@ class Liar(OnlineEstimator):
         flat_s = np.full_like(honest.time_s, fastest.time_s[0])
         power_w = np.full_like(honest.power_w, fastest.power_w[0])
         power_w[int(self._world.now_s / 6.0) % min(2, len(clocks_mhz))] *= 0.6
-        return Prediction(clocks_mhz, flat_s, power_w, flat_s, flat_s)
+        return Prediction(clocks_mhz, flat_s, power_w)
 
 
 def lied_to(world: World, store: DatabaseStore, slo: Slo | None = None) -> Controller:

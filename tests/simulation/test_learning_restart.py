@@ -25,11 +25,7 @@ def _asked(world: World, learner: OnlineEstimator) -> list[Prediction]:
 
 
 def _bytes(predictions: list[Prediction]) -> list[bytes]:
-    return [
-        array.tobytes()
-        for one in predictions
-        for array in (one.time_s, one.power_w, one.time_low_s, one.time_high_s)
-    ]
+    return [array.tobytes() for one in predictions for array in (one.time_s, one.power_w)]
 
 
 def _learning(world: World, store: DatabaseStore) -> tuple[Controller, OnlineEstimator]:

@@ -1,9 +1,9 @@
 """What to measure next on a running job without a profile, and when there is nothing to learn.
 
-First the job at default clocks, then the clocks in use; then its curves decide (`operation_advice`).
-A job that reports its rate alone is one operation of one stage: without more nothing says which GPU
-the others wait for, so all have one clock. Every measurement runs in production: a window is late
-by half a point at most, and never two in a row.
+First the job at default clocks, then the clocks in use; then its curves decide
+(`operation_advice`). A job that reports its rate alone is one operation of one stage: nothing says
+which GPU the others wait for, so all have one clock. Every measurement runs in production: a window
+is late by half a point at most, and never two in a row.
 """
 
 import math

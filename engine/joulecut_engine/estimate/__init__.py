@@ -5,6 +5,6 @@ Read in this order: `physics` (the form), `power_cap` and `fitting` (its numbers
 (departures from the form), `bands` (smoothing, the forest's weight, bands), `work_fit` (all of it
 for many kinds of work). For running jobs: `sample_window` and `admission` (which samples count),
 `clock_curves` (what windows or readings say against the clock), `correction` (of a profile by
-them), `bias` (per GPU), `grid` (a curve with both), and `online`, the controller's estimator.
+them), `bias` (per GPU), and `online`, the controller's estimator.
 `other_jobs` is for jobs that never ran at lower clocks.
 """

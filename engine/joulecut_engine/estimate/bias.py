@@ -20,25 +20,19 @@ BIASES_MAX = 16_384  # 4,096 GPUs with four workloads each; the least recent is 
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """Running mean and variance of log(measured / curve).
+    """Running mean of log(measured / curve).
 
     `count` is the weight of all samples so far. The prior mean of 0 counts as one sample.
     """
 
     mean: float = 0.0
-    variance: float = 0.0
     count: float = 0.0
 
     def after(self, log_ratio: float, weight: float) -> "Bias":
         """The bias after one more sample. `weight` is in (0, SAMPLE_WEIGHT_MAX]."""
         share = max(1.0 - (1.0 - WEIGHT) ** weight, weight / (self.count + 1.0 + weight))
-        off = log_ratio - self.mean
-        return Bias(
-            mean=self.mean + share * off,
-            # Exponentially weighted variance (Finch 2009, eq. 143).
-            variance=(1.0 - share) * (self.variance + share * off * off),
-            count=min(self.count + weight, SAMPLE_WEIGHT_MAX),
-        )
+        mean = self.mean + share * (log_ratio - self.mean)
+        return Bias(mean, min(self.count + weight, SAMPLE_WEIGHT_MAX))
 
 
 @dataclass(frozen=True, slots=True)

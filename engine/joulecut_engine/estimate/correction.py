@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from joulecut_engine.estimate.clock_curves import ClockCurves, CurvePrior, CurveValues
+from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Work, of_profile
-from joulecut_engine.estimate.grid import Grid
-from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.estimate.sample_window import Cell, Reading
 from joulecut_engine.estimate.work_fit import WorkCurve, fit_work
 from joulecut_engine.graph.pipeline import Profile
@@ -35,44 +34,38 @@ OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those 
 TIME = CurvePrior(0.0, 0.15, 0.0, residual_sd=0.01, reach=0.15, noise=PROFILE_NOISE)
 POWER = replace(TIME, residual_sd=0.02)
 NO_COMMON_SD = 1e-6  # readings at one clock have nothing in common but it
-GRIDS_MAX = 128  # of one kind of work: every clock alone, and the tables of its GPUs
+KEPT_MAX = 128  # of one kind of work: every clock alone, and the tables of its GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Time, power and band of one kind of work over the clock."""
+    """Time and power of one kind of work over the clock."""
 
     swept: WorkCurve
     time: ClockCurves | None = None
     power: ClockCurves | None = None
     # The same few clocks are asked of all GPUs in every pass, and a curve takes a tenth of a
     # millisecond.
-    _grids: dict[tuple[int, ...], Grid] = field(default_factory=dict)
+    _made: dict[tuple[int, ...], Prediction] = field(default_factory=dict)
 
-    def at(self, clocks_mhz: tuple[int, ...]) -> Grid:
+    def at(self, clocks_mhz: tuple[int, ...]) -> Prediction:
         """Raises ValueError if a clock is not above 0."""
-        found = self._grids.get(clocks_mhz)
+        found = self._made.get(clocks_mhz)
         if found is None:
             if any(clock <= 0 for clock in clocks_mhz):
                 raise ValueError("clocks must be above 0 MHz")
-            if len(self._grids) >= GRIDS_MAX:
-                self._grids.clear()
-            found = self._grids[clocks_mhz] = self._made(np.array(clocks_mhz, dtype=np.float64))
+            if len(self._made) >= KEPT_MAX:
+                self._made.clear()
+            asked, top_mhz = np.array(clocks_mhz, dtype=np.float64), self.swept.clock_max_mhz
+            fall = np.log(top_mhz / np.clip(asked, self.swept.clock_min_mhz, top_mhz))
+            time, power = (
+                1.0 if one is None else np.exp(one.levels()[0] + one.changes(fall[None])[0][0])
+                for one in (self.time, self.power)
+            )
+            found = self._made[clocks_mhz] = Prediction(
+                clocks_mhz, self.swept.time_s(asked) * time, self.swept.power_w(asked) * power
+            )
         return found
-
-    def _made(self, clocks_mhz: Floats) -> Grid:
-        swept, top_mhz = self.swept.grid(clocks_mhz), self.swept.clock_max_mhz
-        fall = np.log(top_mhz / np.clip(clocks_mhz, self.swept.clock_min_mhz, top_mhz))
-        time, power = (
-            1.0 if one is None else np.exp(one.levels()[0] + one.changes(fall[None])[0][0])
-            for one in (self.time, self.power)
-        )
-        return replace(
-            swept,
-            time_s=swept.time_s * time,
-            power_w=swept.power_w * power,
-            edge_s=swept.edge_s * time,
-        )
 
 
 def fit_profile(workload: str, profile: Profile) -> dict[Work, Corrected]:

@@ -43,16 +43,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Arrays over the asked clocks: mean time (s) and power (W), with a band on time.
-
-    `time_low_s <= time_s <= time_high_s`, all of shape (len(clocks_mhz),).
-    """
+    """Arrays over the asked clocks, (len(clocks_mhz),): mean time (s) and power (W)."""
 
     clocks_mhz: tuple[int, ...]
     time_s: Floats
     power_w: Floats
-    time_low_s: Floats
-    time_high_s: Floats
 
 
 class Estimator(Protocol):

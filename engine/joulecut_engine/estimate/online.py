@@ -28,15 +28,13 @@ from joulecut_engine.estimate.correction import (
     fit_profile,
     scatter_of,
 )
-from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
+from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import Work, fingerprint
-from joulecut_engine.estimate.grid import Grid
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 STATE_VERSION = 2
 REFIT_EVERY = 25  # accepted samples of a kind of work; as in the public stream experiment
-UNSEEN_GPU = 0.08  # half width for a GPU without samples: cards of one kind differ by 8 %
 STEP_MHZ = 15  # of clock tables: tolerance between asked and observed clock
 ERROR_WEIGHT = 0.05  # of the newest error in the mean; about forty count
 
@@ -159,7 +157,7 @@ class OnlineEstimator:
             power = power.after(_log(reading.power_w / grid.power_w[0]), reading.weight)
         self._biases.put(cell.workload, cell.uuid, GpuBias(time, power))
 
-    def _at(self, cell: Cell) -> Grid:
+    def _at(self, cell: Cell) -> Prediction:
         """The curve at a cell, whose work has a profile."""
         return self._curves[cell.workload][_work_of(cell)].at((cell.clock_mhz,))
 
@@ -236,8 +234,12 @@ class OnlineEstimator:
         curve = self._curve(subject)
         if curve is None:
             return None
-        bias = self._biases.get(subject.workload, subject.uuid)
-        return curve.at(clocks_mhz).predicted(clocks_mhz, bias, self._scatter(bias))
+        shared, bias = curve.at(clocks_mhz), self._biases.get(subject.workload, subject.uuid)
+        return Prediction(
+            clocks_mhz,
+            shared.time_s * math.exp(bias.time.mean),
+            shared.power_w * math.exp(bias.power.mean),
+        )
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
         """Clocks of the profile, ascending; empty without one."""
@@ -246,12 +248,6 @@ class OnlineEstimator:
 
     def _curve(self, subject: Subject) -> Corrected | None:
         return self._curves.get(subject.workload, {}).get(_work_of(subject))
-
-    def _scatter(self, bias: GpuBias) -> float:
-        """Half width (a logarithm) that a GPU adds to the band of its work."""
-        if not bias.time.count:
-            return UNSEEN_GPU
-        return NOMINAL_SDS * math.sqrt(bias.time.variance / max(1.0, bias.time.count))
 
     # -- persistence ---------------------------------------------------------------------
 

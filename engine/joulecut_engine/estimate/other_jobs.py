@@ -312,7 +312,7 @@ class FromOtherJobs:
         voltage = self._voltage(work.card, work.top_mhz)
         moved = voltage.dynamic(clocks, work.default_mhz)
         power_w = work.power_w * (shares.power + (1.0 - shares.power) * moved)
-        return Prediction(clocks_mhz, time_s, power_w, time_s, time_s)
+        return Prediction(clocks_mhz, time_s, power_w)
 
 
 @dataclass(frozen=True, slots=True)

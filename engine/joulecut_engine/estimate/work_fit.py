@@ -46,12 +46,37 @@ from joulecut_engine.estimate.forest import (
     residual_forest,
     rounded,
 )
-from joulecut_engine.estimate.grid import Grid
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 
 TABLE_LOW, TABLE_POINTS = 0.3, 71  # of the highest clock; every hundredth of it
 JUDGES_MAX = 24  # sweeps that judge curves of few clocks; a fit of each takes 15 ms
 FOLDS_MAX = 6  # forests per fit; with more workloads, several are left out together
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A curve at some clocks: arrays over them."""
+
+    time_s: Floats
+    power_w: Floats
+    half: Floats  # half width of the band, a logarithm
+    edge_s: Floats  # time at the nearest measured clock, for clocks outside
+    stretch: Floats  # that clock over the asked one; 1 inside
+
+    def band_s(self, scatter: float) -> tuple[Floats, Floats]:
+        """Low and high time at each clock.
+
+        `scatter` (half width, a logarithm) adds in quadrature. Outside the measured clocks the
+        share of the work that follows the clock is unknown, so the band spans all and none of it.
+        """
+        wide = np.exp(np.hypot(self.half, scatter))
+        low_s, high_s = self.time_s / wide, self.time_s * wide
+        outside = self.stretch != 1.0
+        if not outside.any():
+            return low_s, high_s
+        low_out = np.minimum(low_s, self.edge_s / wide * np.minimum(1.0, self.stretch))
+        high_out = np.maximum(high_s, self.edge_s * wide * np.maximum(1.0, self.stretch))
+        return np.where(outside, low_out, low_s), np.where(outside, high_out, high_s)
 
 
 @dataclass(frozen=True, slots=True)

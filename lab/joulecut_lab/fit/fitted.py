@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import stdtrit
 
 from joulecut_engine.estimate.bands import DENSE_MIN
-from joulecut_engine.estimate.bias import GpuBias
 from joulecut_engine.estimate.card import CARDS, Card, candidates, recognise
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
+from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP
 from joulecut_engine.estimate.work_fit import Fitted, WorkCurve, fit_work
 from joulecut_engine.graph.clock_option import ClockOption
@@ -34,13 +34,21 @@ NORMAL_UPPER = 1.645  # where a normal distribution has it, in standard deviatio
 
 
 @dataclass(frozen=True, slots=True)
+class Banded(Prediction):
+    """With a band: `time_low_s <= time_s <= time_high_s`."""
+
+    time_low_s: Floats
+    time_high_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """Fitted predictions at the clocks of a sweep."""
 
     clocks: dict[tuple[int, Kind], tuple[int, ...]]  # of the sweep, ascending
     probes: frozenset[int]
     probed: Profile  # the sweep at these
-    predicted: dict[tuple[int, Kind], Prediction]
+    predicted: dict[tuple[int, Kind], Banded]
     card: Card | None
     others: int  # further sweeps that went in
 
@@ -76,10 +84,10 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     return Result(clocks, probes, probed, predicted, card, len(others))
 
 
-def _predicted(curve: WorkCurve, clocks: tuple[int, ...], scatter: float) -> Prediction:
+def _predicted(curve: WorkCurve, clocks: tuple[int, ...], scatter: float) -> Banded:
     """`scatter` is the half width (a logarithm) that noise of the probes adds to bands."""
     grid = curve.grid(np.asarray(clocks, dtype=np.float64))
-    return grid.predicted(clocks, GpuBias(), scatter)
+    return Banded(clocks, grid.time_s, grid.power_w, *grid.band_s(scatter))
 
 
 def _scatter_of_others(fitted: Fitted) -> float:

@@ -16,10 +16,9 @@ import numpy as np
 
 from joulecut_cli import figures
 from joulecut_engine.estimate.bands import unexplained
-from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_lab.fit.fitted import BUDGETS, Result
+from joulecut_lab.fit.fitted import BUDGETS, Banded, Result
 
 GAIN_MIN = 0.0005  # of the energy at the highest clocks; less is within one measurement's noise
 
@@ -33,7 +32,7 @@ class Choice:
     saved_ratio: float
 
 
-def choose(predicted: Prediction, budget: float, *, known_mhz: tuple[int, ...]) -> Choice:
+def choose(predicted: Banded, budget: float, *, known_mhz: tuple[int, ...]) -> Choice:
     """The clock of least predicted energy whose slowdown is within `budget` (a ratio).
 
     The baseline is the highest predicted clock, and the answer if nothing else fits. No clock
@@ -92,7 +91,7 @@ def next_probe(fitted: Result) -> NextProbe | None:
     return NextProbe(best, gain_ratio, shorter[best]) if gain_ratio >= GAIN_MIN else None
 
 
-def _jumps(predicted: Prediction, probed: Sequence[ClockOption]) -> Floats:
+def _jumps(predicted: Banded, probed: Sequence[ClockOption]) -> Floats:
     """How far times may be shorter between two neighbouring probes that no curve joins, by clock.
 
     Work slows as its clock falls, by at most as much. Logarithms, beyond the bands of both probes;
@@ -112,7 +111,7 @@ def _jumps(predicted: Prediction, probed: Sequence[ClockOption]) -> Floats:
 
 
 def _hidden(
-    predicted: Prediction, probes: frozenset[int], jumps: Floats
+    predicted: Banded, probes: frozenset[int], jumps: Floats
 ) -> Iterator[tuple[int, float, float]]:
     """Each unprobed clock of an operation, the energy (J) its band hides, and the depth used."""
     own = tuple(clock for clock in predicted.clocks_mhz if clock in probes)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from joulecut_cli.main import dispatch
-from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
-from joulecut_lab.fit.fitted import Result
+from joulecut_lab.fit.fitted import Banded, Result
 from joulecut_lab.fit.next_probe import next_probe
 
 CLOCKS = tuple(range(800, 1401, 50))
@@ -30,7 +29,7 @@ def _result(
 ) -> Result:
     """One operation; `deep` is how far below the prediction the band of a clock reaches."""
     low_s = TIME_S * (1.0 - np.array([deep.get(clock, 0.0) for clock in CLOCKS]))
-    predicted = Prediction(CLOCKS, scale * TIME_S, POWER_W, scale * low_s, scale * TIME_S)
+    predicted = Banded(CLOCKS, scale * TIME_S, POWER_W, scale * low_s, scale * TIME_S)
     nothing = Profile({})
     return Result({(0, kind): CLOCKS}, frozenset(probes), nothing, {(0, kind): predicted}, None, 0)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from joulecut_engine.estimate.card import CARDS, candidates, find_card, recognise
-from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Physics, Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
+from joulecut_lab.fit.fitted import Banded
 from joulecut_lab.fit.next_probe import choose
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
@@ -217,7 +217,7 @@ def test_cards_are_recognised_by_clock_and_power() -> None:
 def test_a_choice_keeps_budget_and_evidence() -> None:
     clocks = (900, 1000, 1200, 1400)
     time_s = np.array([1.5, 1.3, 1.08, 1.0])
-    predicted = Prediction(
+    predicted = Banded(
         clocks, time_s, np.array([60.0, 65.0, 80.0, 100.0]), time_s * 0.97, time_s * 1.03
     )
     assert choose(predicted, 0.10, known_mhz=clocks).clock_mhz == 1200
