@@ -53,16 +53,15 @@ from joulecut_engine.estimate.other_jobs import (
     LEAF_MIN,
     LOWEST_RATIO,
     Counters,
-    FirstSaving,
     KnownJob,
     OtherJobs,
     Prior,
     Voltage,
-    first_saving,
     measured,
     public_voltage,
 )
 from joulecut_engine.graph.pipeline import KINDS, Profile
+from joulecut_lab.audit.first_saving import LowerClock, first_saving
 from joulecut_sim.plant import Noise
 from joulecut_wire.messages import GpuSnapshot
 
@@ -224,7 +223,7 @@ def errors(one: Application, shares: Floats, voltage: Voltage) -> Floats:
 
 def chosen(
     one: Application, shares: Floats, voltage: Voltage, budget: float
-) -> tuple[FirstSaving | None, float, float]:
+) -> tuple[LowerClock | None, float, float]:
     """The recommendation, and measured: saving and slowdown at its clock."""
     top = one.clocks_mhz[-1]
     said = first_saving(shares, voltage, top, [int(mhz) for mhz in one.clocks_mhz], budget)

@@ -18,7 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from joulecut_engine.estimate.evidence import Evidence
 from joulecut_engine.estimate.fitting import fit as fit_physics
 from joulecut_engine.estimate.physics import Floats
-from joulecut_engine.estimate.work_fit import fit_work
+from joulecut_lab.fit.judged import fit_judged
 from prediction.scores import Predicted
 
 Learner = Callable[[Sequence[Evidence], Sequence[Evidence], Sequence[Floats]], list[Predicted]]
@@ -30,8 +30,8 @@ SCATTER = 0.0  # no GPU of its own: the sweep is the only one
 def product(
     taught: Sequence[Evidence], probed: Sequence[Evidence], clocks_mhz: Sequence[Floats]
 ) -> list[Predicted]:
-    """`fit_work`, what the controller and `joulecut fit` call."""
-    fitted = fit_work((*taught, *probed))
+    """`fit_judged`, what `joulecut fit` calls."""
+    fitted = fit_judged((*taught, *probed))
     said = []
     for one, asked in zip(probed, clocks_mhz, strict=True):
         curve = fitted.curves[one.work]

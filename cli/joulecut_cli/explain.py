@@ -349,8 +349,7 @@ def _learning(job: Json) -> list[str]:
         lines.append(
             f"  at {clocks} MHz: {seconds(probing['guessed_iteration_time_s'])} an iteration, at "
             f"most {seconds(probing['guessed_iteration_time_high_s'])}, "
-            f"{percent(probing['guessed_saved_ratio'])} ± "
-            f"{percent(probing['guessed_saved_doubt_ratio'])} less energy than now (predicted)"
+            f"{percent(probing['guessed_saved_ratio'])} less energy than now (predicted)"
         )
     return lines
 

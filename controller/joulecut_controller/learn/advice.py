@@ -81,7 +81,6 @@ class Advice:
     clocks_mhz: tuple[int, ...]
     stages: tuple[int, ...] = ()
     gain_ratio: float = 0.0
-    gain_doubt_ratio: float = 0.0
     time_s: float | None = None
     time_high_s: float | None = None
     deadline_s: float | None = None

@@ -91,7 +91,6 @@ PROBING = Answer(
     next_stage=a.CLOCK.at("stage"),
     next_stages=listed(a.COUNT).at("stages"),
     guessed_saved_ratio=a.NUMBER.at("gain_ratio"),
-    guessed_saved_doubt_ratio=a.NUMBER.at("gain_doubt_ratio"),
     guessed_iteration_time_s=a.NUMBER.at("time_s"),
     guessed_iteration_time_high_s=a.NUMBER.at("time_high_s"),
     deadline_s=a.NUMBER,

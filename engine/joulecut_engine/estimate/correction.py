@@ -80,7 +80,7 @@ def fit_profile(workload: str, profile: Profile) -> dict[Work, Corrected]:
         replace(pieces[work], noise=np.full(len(alike[1]), PROFILE_NOISE))
         for alike, work in reversed(first.items())
     )
-    return {work: Corrected(fitted.curves[first[alike]]) for work, alike in rows.items()}
+    return {work: Corrected(fitted[first[alike]]) for work, alike in rows.items()}
 
 
 def scatter_of(readings: Iterable[Sequence[Reading]]) -> float:

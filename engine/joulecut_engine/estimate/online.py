@@ -273,7 +273,7 @@ class OnlineEstimator:
         made._fingerprints = self._fingerprints
         made._curves = {name: dict(own) for name, own in self._curves.items()}
         try:
-            made._read(_migrated(state))
+            made._read(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise ValueError(f"not the state of an estimator: {error}") from None
         self.__dict__.update(made.__dict__)
@@ -329,24 +329,6 @@ _WORKLOAD_OF: Mapping[str, Callable[[Any], str]] = {
     "window": lambda row: row[0][0],
     "watch": lambda row: row[0],
 }
-
-
-def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state of this version from one of version 1, which also had a second model.
-
-    Its biases follow from the readings again; the comparison of the two models has no meaning.
-    """
-    if state["version"] != 1:
-        return state
-    if state["profile"]["version"] != 1 or state["online"]["version"] != 2:
-        raise ValueError("its parts are of other versions")
-    return {
-        **{key: state["online"][key] for key in ("number", "window")},
-        **{key: state[key] for key in ("taken", "refused")},
-        "version": STATE_VERSION,
-        "profiles": state["profile"]["profiles"],
-        "errors": {},
-    }
 
 
 def _work_of(one: Subject | Cell) -> Work:

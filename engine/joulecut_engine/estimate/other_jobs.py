@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_engine.estimate.bands import Errors, earned
 from joulecut_engine.estimate.card import find_card, prior_of
-from joulecut_engine.estimate.estimator import NOMINAL, Prediction, Sample, Subject
+from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.fitting import STATIC_PRIOR_SHARE, voltage_prior
-from joulecut_engine.estimate.forest import forest
+from joulecut_engine.estimate.forest import earned, forest
 from joulecut_engine.estimate.physics import Floats, switching
 from joulecut_engine.graph.pipeline import Kind
 
@@ -202,7 +201,7 @@ class OtherJobs:
         names = sorted({one.workload for one in known})
         fold = np.array([names.index(one.workload) % FOLDS_MAX for one in known])
         corrected = _left_out(rows, off, fold)
-        weight = earned([Errors(off, corrected, np.ones(len(known)))])
+        weight = earned([(off, corrected)])
         left = {PRIOR: off, FOREST: off - weight * corrected}
         workloads = [one.workload for one in known]
         self.erred = {name: _by_workload(workloads, each) for name, each in left.items()}
@@ -313,56 +312,6 @@ class FromOtherJobs:
         moved = voltage.dynamic(clocks, work.default_mhz)
         power_w = work.power_w * (shares.power + (1.0 - shares.power) * moved)
         return Prediction(clocks_mhz, time_s, power_w)
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """A ratio with the band that NOMINAL of the known jobs kept."""
-
-    low: float
-    mean: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class FirstSaving:
-    """What one clock for the whole job would do, against default clocks. Predicted."""
-
-    clock_mhz: int
-    saved: Predicted  # of the energy
-    slowdown: Predicted
-
-
-def first_saving(
-    possible: Floats, voltage: Voltage, default_mhz: float, clocks_mhz: Sequence[int], budget: float
-) -> FirstSaving | None:
-    """The clock of least predicted energy whose predicted slowdown keeps `budget` (a ratio).
-
-    `possible` are shares as `OtherJobs.possible` gives them, `clocks_mhz` the card's. None without
-    one below `default_mhz` that saves.
-    """
-    lower = [mhz for mhz in clocks_mhz if LOWEST_RATIO * default_mhz <= mhz < default_mhz]
-    if not lower:
-        return None
-    clocks = np.array(lower, dtype=np.float64)
-    time = 1.0 + possible[:, :1] * (default_mhz / clocks - 1.0)
-    moved = voltage.dynamic(clocks, default_mhz)
-    energy = time * (possible[:, 1:] + (1.0 - possible[:, 1:]) * moved)
-    best = int(np.where(time[0] <= 1.0 + budget, energy[0], np.inf).argmin())
-    if time[0, best] > 1.0 + budget or energy[0, best] >= 1.0:
-        return None
-    return FirstSaving(
-        lower[best], _band(1.0 - energy[:, best], FORM_HALF), _band(time[:, best] - 1.0, 0.0)
-    )
-
-
-def _band(values: Floats, half: float) -> Predicted:
-    """Of a prediction (first) and what else is possible, `half` of it unseen by the shares."""
-    outside = (1.0 - NOMINAL) / 2.0
-    mean = float(values[0])
-    values = np.concatenate([values - half, values, values + half])
-    low, high = np.quantile(values, [outside, 1.0 - outside])
-    return Predicted(min(mean, float(low)), mean, max(mean, float(high)))
 
 
 def measured(

@@ -4,11 +4,22 @@ How much a job's time and power follow the clock is predicted by jobs that a con
 and by physics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from joulecut_engine.estimate.card import find_card
-from joulecut_engine.estimate.other_jobs import Counters, OtherJobs, first_saving
+from joulecut_engine.estimate.estimator import NOMINAL
+from joulecut_engine.estimate.other_jobs import (
+    FORM_HALF,
+    LOWEST_RATIO,
+    Counters,
+    OtherJobs,
+    Voltage,
+)
+from joulecut_engine.estimate.physics import Floats
 from joulecut_lab.audit.auditor import OwnerTotals
 from joulecut_lab.audit.finding import FirstSaving
 from joulecut_lab.audit.reading import GpuName
@@ -27,6 +38,56 @@ def first_savings(
     [card] = cards
     made = (predicted_saving(facts, card, budget, model) for budget in BUDGETS)
     return tuple(one for one in made if one is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A ratio with the band that NOMINAL of the known jobs kept."""
+
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class LowerClock:
+    """What one clock for the whole job would do, against default clocks. Predicted."""
+
+    clock_mhz: int
+    saved: Predicted  # of the energy
+    slowdown: Predicted
+
+
+def first_saving(
+    possible: Floats, voltage: Voltage, default_mhz: float, clocks_mhz: Sequence[int], budget: float
+) -> LowerClock | None:
+    """The clock of least predicted energy whose predicted slowdown keeps `budget` (a ratio).
+
+    `possible` are shares as `OtherJobs.possible` gives them, `clocks_mhz` the card's. None without
+    one below `default_mhz` that saves.
+    """
+    lower = [mhz for mhz in clocks_mhz if LOWEST_RATIO * default_mhz <= mhz < default_mhz]
+    if not lower:
+        return None
+    clocks = np.array(lower, dtype=np.float64)
+    time = 1.0 + possible[:, :1] * (default_mhz / clocks - 1.0)
+    moved = voltage.dynamic(clocks, default_mhz)
+    energy = time * (possible[:, 1:] + (1.0 - possible[:, 1:]) * moved)
+    best = int(np.where(time[0] <= 1.0 + budget, energy[0], np.inf).argmin())
+    if time[0, best] > 1.0 + budget or energy[0, best] >= 1.0:
+        return None
+    return LowerClock(
+        lower[best], _band(1.0 - energy[:, best], FORM_HALF), _band(time[:, best] - 1.0, 0.0)
+    )
+
+
+def _band(values: Floats, half: float) -> Predicted:
+    """Of a prediction (first) and what else is possible, `half` of it unseen by the shares."""
+    outside = (1.0 - NOMINAL) / 2.0
+    mean = float(values[0])
+    values = np.concatenate([values - half, values, values + half])
+    low, high = np.quantile(values, [outside, 1.0 - outside])
+    return Predicted(min(mean, float(low)), mean, max(mean, float(high)))
 
 
 def predicted_saving(

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from joulecut_engine.estimate.bands import DENSE_MIN
-from joulecut_engine.estimate.card import CARDS, Card, candidates, recognise
+from joulecut_engine.estimate.card import CARDS, Card
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP
-from joulecut_engine.estimate.work_fit import Fitted, WorkCurve, fit_work
+from joulecut_engine.estimate.smooth import DENSE_MIN
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
+from joulecut_lab.fit.judged import Fitted, JudgedCurve, fit_judged
+from joulecut_lab.fit.recognise import candidates, recognise
 
 NO_CARD = "none"
 BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that are shown and weighed
@@ -77,14 +78,14 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     card = None if blind else _card(probed, top_mhz, cards)
     if named is not None and not blind:
         card = next(one for one in CARDS if one.name == named)
-    fitted = fit_work([*of_profile(OWN, probed, card, top_mhz), *training])
+    fitted = fit_judged([*of_profile(OWN, probed, card, top_mhz), *training])
     curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
     scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
     predicted = {key: _predicted(curves[key], own, scatter) for key, own in clocks.items()}
     return Result(clocks, probes, probed, predicted, card, len(others))
 
 
-def _predicted(curve: WorkCurve, clocks: tuple[int, ...], scatter: float) -> Banded:
+def _predicted(curve: JudgedCurve, clocks: tuple[int, ...], scatter: float) -> Banded:
     """`scatter` is the half width (a logarithm) that noise of the probes adds to bands."""
     grid = curve.grid(np.asarray(clocks, dtype=np.float64))
     return Banded(clocks, grid.time_s, grid.power_w, *grid.band_s(scatter))
@@ -105,7 +106,7 @@ def _scatter_of_others(fitted: Fitted) -> float:
     )
 
 
-def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], WorkCurve]) -> float:
+def _scatter(probed: Profile, curves: Mapping[tuple[int, Kind], JudgedCurve]) -> float:
     """Half width that noise of the probed times adds.
 
     Noise is estimated from the residuals of all curves together. It is in the measured times and

@@ -13,7 +13,7 @@ import numpy as np
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Sweep
-from joulecut_engine.estimate.work_fit import Fitted, fit_work
+from joulecut_lab.fit.judged import Fitted, fit_judged
 from joulecut_lab.study.row import Row, curves
 from joulecut_lab.study.scoring import (
     TARGETS,
@@ -36,7 +36,7 @@ PLAIN_FEATURES = ("clock", "d_model", "heads", "d_ffn", "sequence", "batch", "da
 
 
 class Curves:
-    """`work_fit.fit_work`, one piece of evidence per layer and data type."""
+    """`judged.fit_judged`, one piece of evidence per layer and data type."""
 
     name = "physics + forest"
 
@@ -51,7 +51,7 @@ class Curves:
             highest[row.card] = max(highest.get(row.card, 0.0), row.nominal_mhz)
         pieces = [_evidence(curve, highest) for curve in found.values()]
         self._works = {setting: one.work for setting, one in zip(found, pieces, strict=True)}
-        self._fitted = fit_work(pieces)
+        self._fitted = fit_judged(pieces)
 
     def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
         """Seconds and watts of each row; not a number where nothing can be said."""

@@ -149,35 +149,6 @@ def test_a_restored_one_says_the_same_as_after_a_fit() -> None:
     assert back.state() == estimator.state()
 
 
-def test_a_state_of_the_version_before_is_read() -> None:
-    """It held two models with their comparison, biases, and in older ones temperatures."""
-    estimator, job = OnlineEstimator({"gpt": profile()}), Job(curve_of=0.03)
-    for clock in (1410, 1200):
-        for _ in range(7):
-            estimator.learn(job.samples(clock))
-        fit(estimator)
-    state = json.loads(json.dumps(estimator.state(), allow_nan=False))
-    before = {
-        "version": 1,
-        "profile": {"version": 1, "profiles": state["profiles"], "biases": []},
-        "online": {
-            "version": 2,
-            "number": state["number"],
-            "window": [
-                [cell, [[*reading[:4], 61.0, reading[4]] for reading in readings]]
-                for cell, readings in state["window"]
-            ],
-            "watch": [[*row[:4], [1200], *row[4:]] for row in state["watch"]],
-        },
-        "contest": [["gpt", 0.01, 0.01, 30, 0.0, 0.0, 0, True]],
-        "taken": state["taken"],
-        "refused": state["refused"],
-    }
-    back = OnlineEstimator({"gpt": profile()})
-    back.restore(before)
-    assert back.state() == {**estimator.state(), "errors": {}}
-
-
 def test_what_was_learnt_against_another_profile_is_not_restored() -> None:
     estimator, job = OnlineEstimator({"gpt": profile(), "gone": profile()}), Job()
     estimator.learn(job.samples(1410))

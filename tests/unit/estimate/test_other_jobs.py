@@ -17,11 +17,11 @@ from joulecut_engine.estimate.other_jobs import (
     KnownJob,
     OtherJobs,
     Voltage,
-    first_saving,
     measured,
     public_voltage,
 )
 from joulecut_engine.estimate.physics import Physics
+from joulecut_lab.audit.first_saving import first_saving
 
 TOP_MHZ = 1410.0
 CLOCKS = tuple(range(210, 1411, 15))

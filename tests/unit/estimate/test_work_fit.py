@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecut_engine.estimate.card import CARDS, candidates, find_card, recognise
+from joulecut_engine.estimate.card import CARDS, find_card
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Physics, Sweep
-from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
 from joulecut_lab.fit.fitted import Banded
+from joulecut_lab.fit.judged import Fitted, fit_judged
 from joulecut_lab.fit.next_probe import choose
+from joulecut_lab.fit.recognise import candidates, recognise
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 A100 = next(card for card in CARDS if card.name == "A100-SXM")
@@ -61,7 +62,7 @@ def test_the_forest_learns_from_other_work_what_the_form_cannot_say() -> None:
     whole = _work("new", 99)
     for probes in ((1410, 855), (1410, 1140, 855)):
         new = _probed(whole, probes)
-        assert _miss(fit_work([new, *others]), whole) < 0.5 * _miss(fit_work([new]), whole)
+        assert _miss(fit_judged([new, *others]), whole) < 0.5 * _miss(fit_judged([new]), whole)
 
 
 def test_its_own_luck_is_not_repeated_by_the_forest() -> None:
@@ -71,7 +72,7 @@ def test_its_own_luck_is_not_repeated_by_the_forest() -> None:
     time_s = wild.sweep.time_s.copy()
     time_s[20] *= 1.1
     bent = replace(wild, sweep=replace(wild.sweep, time_s=time_s))
-    before, after = fit_work([*calm, wild]), fit_work([*calm, bent])
+    before, after = fit_judged([*calm, wild]), fit_judged([*calm, bent])
     curve, straight = after.curves[wild.work], before.curves[wild.work]
     ratio = curve.time_s(CLOCKS) / straight.time_s(CLOCKS)
     assert 1.0 < ratio[20] < 1.1
@@ -88,7 +89,7 @@ def test_the_band_covers_work_that_was_never_seen(probes: tuple[int, ...]) -> No
     for seed in range(6):
         others = [_work(f"w{i}", 10 * seed + i, departs=0.01) for i in range(3)]
         whole = _work("new", 1000 + seed, departs=0.01)
-        fitted = fit_work([_probed(whole, probes), *others])
+        fitted = fit_judged([_probed(whole, probes), *others])
         low_s, high_s = fitted.curves[whole.work].grid(CLOCKS).band_s(0.0)
         held_out = ~np.isin(CLOCKS, probes)
         inside.append(
@@ -109,7 +110,7 @@ def test_sweeps_of_other_work_narrow_the_band_of_three_clocks(judges: int) -> No
         others,
         [replace(one, work=Work("w", i, "backward")) for i, one in enumerate(others)],
     ):
-        low_s, high_s = fit_work([new, *taught]).curves[new.work].grid(CLOCKS).band_s(0.0)
+        low_s, high_s = fit_judged([new, *taught]).curves[new.work].grid(CLOCKS).band_s(0.0)
         assert np.mean((low_s <= whole.sweep.time_s) & (whole.sweep.time_s <= high_s)) >= 0.9
         halves.append(float(np.max(np.log(high_s / low_s)) / 2.0))
     assert halves[0] < 0.015
@@ -119,7 +120,7 @@ def test_sweeps_of_other_work_narrow_the_band_of_three_clocks(judges: int) -> No
 def test_a_dense_noisy_sweep_is_averaged_and_not_believed_point_by_point() -> None:
     whole = _work("noisy", 3, departs=0.0, noise=0.02)
     exact = _work("noisy", 3, departs=0.0, noise=1e-9)
-    fitted = fit_work([whole])
+    fitted = fit_judged([whole])
     assert _miss(fitted, exact) < 0.5 * float(
         np.mean(np.abs(whole.sweep.time_s / exact.sweep.time_s - 1.0))
     )
@@ -136,22 +137,22 @@ def test_the_last_bits_of_a_measurement_choose_no_tree(seed: int) -> None:
         for one in others
     ]
     before, after = (
-        fit_work([new, *these]).curves[new.work].time_s(CLOCKS) for these in (others, nudged)
+        fit_judged([new, *these]).curves[new.work].time_s(CLOCKS) for these in (others, nudged)
     )
     assert after == pytest.approx(before, rel=1e-7)
 
 
 def test_nothing_measured_nothing_known() -> None:
-    assert fit_work([]).curves == {}
+    assert fit_judged([]).curves == {}
 
 
 def test_evidence_must_be_of_different_work_at_ascending_clocks() -> None:
     one = _work("gpt", 1)
     with pytest.raises(ValueError, match="same work"):
-        fit_work([one, one])
+        fit_judged([one, one])
     back = Sweep(CLOCKS[::-1].copy(), one.sweep.time_s, one.sweep.power_w)
     with pytest.raises(ValueError, match="ascending"):
-        fit_work([replace(one, sweep=back)])
+        fit_judged([replace(one, sweep=back)])
 
 
 def test_two_clocks_on_a_card_at_its_power_limit() -> None:
@@ -165,7 +166,7 @@ def test_two_clocks_on_a_card_at_its_power_limit() -> None:
         one = Evidence(
             Work("w", 0, "forward"), Sweep(two, truth.time_s(two), truth.power_w(two)), card
         )
-        curve = fit_work([one]).curves[one.work]
+        curve = fit_judged([one]).curves[one.work]
         energy = curve.time_s(clocks) * curve.power_w(clocks)
         misses[card] = np.mean(np.abs(energy / truth.time_s(clocks) / truth.power_w(clocks) - 1.0))
     assert misses[a40] < 0.02
