@@ -100,8 +100,11 @@ class _Step:
         """The same with a quarter of the stages as they are: those that would be lowered least.
 
         They show how much of a window's change all stages have in common. If all went down
-        together, a slow hour would be taken for the effect of the clocks, or the reverse.
+        together, a slow hour would be taken for the effect of the clocks, or the reverse. Where
+        other jobs say what that is, the first windows need none.
         """
+        if self._facts.begins:
+            return wanted
         rows = np.arange(self._model.stages)
         mhz = self._model.grid_mhz
         lowered = np.log(mhz[rows, self._now] / mhz[rows, wanted])
@@ -115,7 +118,7 @@ class _Step:
         """The cheapest clocks within reach whose upper band and worst case are in time."""
         model = self._model
         table = np.maximum(model.high_s, model.worst_s / (1.0 + self._facts.over_ratio))
-        clocks, lowest = _Clocks(model, table), model.reachable.argmax(axis=1)
+        clocks, lowest = _Choices(model, table), model.reachable.argmax(axis=1)
         alike = np.maximum(np.arange(model.reachable.shape[1]), lowest[:, None])
         if clocks.iteration_times(alike[:, -1:])[0] > self._limit_s:
             return model.default
@@ -161,7 +164,7 @@ class _Step:
         )
 
 
-class _Clocks:
+class _Choices:
     """Clocks by stage as `choice_search` takes them, with operations of `table_s`: the mean
     iteration under their jitter is what a choice takes.
     """
@@ -177,10 +180,10 @@ class _Clocks:
         """Operations of the longest path by stage and kind, times what jitter makes of it."""
         each = np.take_along_axis(self._table_s, choice[:, None, None], axis=2)[:, :, 0]
         plain_s, counts = self._model.paths.critical(each)
-        return counts * self.iteration_times(choice[:, None])[0] / plain_s
+        return np.asarray(counts * self.iteration_times(choice[:, None])[0] / plain_s)
 
     def lengths(self, weight: Floats) -> Floats:
-        return np.einsum("sk,skc->sc", weight, self._table_s)
+        return np.asarray(np.einsum("sk,skc->sc", weight, self._table_s))
 
 
 def _clocks(clocks_mhz: tuple[int, ...]) -> str:

@@ -410,7 +410,8 @@ class DefaultWindows:
             return "shift", shifted
         if seen.suspected:
             return "breaker", seen.suspected
-        if not seen.doubt or seen.now_s - job.since_s < FIRST_S:
+        # A dozen iterations more say little where default clocks were only just measured.
+        if not seen.doubt or seen.now_s - max(job.since_s, job.measured_s) < FIRST_S:
             return None, ""
         return "doubt", seen.doubt
 
