@@ -1,10 +1,13 @@
 """Shares of a job from its windows, and what counters at default clocks say before any probe."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecut_controller.learn.known_jobs import KNOWN_KEPT
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
 from joulecut_engine.estimate.other_jobs import (
@@ -241,3 +244,10 @@ def test_the_same_jobs_give_the_same_numbers_and_each_predictor_is_judged() -> N
     assert (alone.possible(asked)[0] == OtherJobs(()).possible(asked)[0]).all()
     mean = {name: np.mean([t for t, _ in each.values()]) for name, each in one.erred.items()}
     assert mean[one.predicts] < mean["prior"]
+
+
+def test_what_is_kept_of_a_thousand_jobs_is_below_a_hundred_mebibytes() -> None:
+    """A forest has as many leaves as jobs at most; the newest KNOWN_KEPT are learnt from."""
+    known = fleet(64)
+    each = len(pickle.dumps((known, OtherJobs(known)))) / len(known)
+    assert KNOWN_KEPT * each <= 100 * 2**20
