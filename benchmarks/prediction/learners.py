@@ -18,7 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from joulecut_engine.estimate.evidence import Evidence
 from joulecut_engine.estimate.fitting import fit as fit_physics
 from joulecut_engine.estimate.physics import Floats
-from joulecut_lab.fit.judged import fit_judged
+from joulecut_lab.sweep_fit.judged import fit_judged
 from prediction.scores import Predicted
 
 Learner = Callable[[Sequence[Evidence], Sequence[Evidence], Sequence[Floats]], list[Predicted]]

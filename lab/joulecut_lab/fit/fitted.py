@@ -19,8 +19,8 @@ from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP
 from joulecut_engine.estimate.smooth import DENSE_MIN
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
-from joulecut_lab.fit.judged import Fitted, JudgedCurve, fit_judged
 from joulecut_lab.fit.recognise import candidates, recognise
+from joulecut_lab.sweep_fit.judged import Fitted, JudgedCurve, fit_judged
 
 NO_CARD = "none"
 BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that are shown and weighed

@@ -13,7 +13,6 @@ import numpy as np
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Sweep
-from joulecut_lab.fit.judged import Fitted, fit_judged
 from joulecut_lab.study.row import Row, curves
 from joulecut_lab.study.scoring import (
     TARGETS,
@@ -27,6 +26,7 @@ from joulecut_lab.study.scoring import (
     splits,
     targets,
 )
+from joulecut_lab.sweep_fit.judged import Fitted, fit_judged
 from joulecut_sim.layer import DTYPES
 
 TREES = 60

@@ -10,9 +10,9 @@ from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Physics, Sweep
 from joulecut_engine.graph.pipeline import Kind
 from joulecut_lab.fit.fitted import Banded
-from joulecut_lab.fit.judged import Fitted, fit_judged
 from joulecut_lab.fit.next_probe import choose
 from joulecut_lab.fit.recognise import candidates, recognise
+from joulecut_lab.sweep_fit.judged import Fitted, fit_judged
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 A100 = next(card for card in CARDS if card.name == "A100-SXM")

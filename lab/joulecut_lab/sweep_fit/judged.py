@@ -23,7 +23,7 @@ from joulecut_engine.estimate.forest import rounded
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 from joulecut_engine.estimate.smooth import DENSE_MIN
 from joulecut_engine.estimate.work_fit import WorkCurve, distinct, log_residuals
-from joulecut_lab.fit.bands import (
+from joulecut_lab.sweep_fit.bands import (
     CLOCKS_FEW,
     CLOCKS_MIN,
     DENSER,
@@ -39,7 +39,7 @@ from joulecut_lab.fit.bands import (
     missed,
     scale,
 )
-from joulecut_lab.fit.residual_forest import enough, features, residual_forest
+from joulecut_lab.sweep_fit.residual_forest import enough, features, residual_forest
 
 TABLE_LOW, TABLE_POINTS = 0.3, 71  # of the highest clock; every hundredth of it
 JUDGES_MAX = 24  # sweeps that judge curves of few clocks; a fit of each takes 15 ms

@@ -1,0 +1,1 @@
+"""Curves of sweeps beside other sweeps: a forest of the others, and bands. Pure."""
