@@ -15,6 +15,7 @@ from joulecut_controller.learn.advice import Advice, ExplorerInput, lowest_of, m
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_advice import operation_advice
+from joulecut_controller.reference.reference import LATE_SDS, Figure
 from joulecut_engine.graph.pipeline import EVALUATION, Pipeline
 
 _paths = lru_cache(maxsize=16)(LongestPaths)  # of the jobs that are learnt now
@@ -51,6 +52,8 @@ def _as_one(facts: ExplorerInput) -> ExplorerInput:
         now_mhz=facts.now_mhz[:1],
         alike=(0,),
         host_power_w=len(facts.grids) * facts.host_power_w,
+        # Nothing but the iterations themselves tells a slow stretch from a slow clock.
+        slowdown=facts.slowdown and Figure(facts.slowdown.mean, LATE_SDS * facts.slowdown.sd),
         first=False,
     )
 
