@@ -55,6 +55,7 @@ def _as_one(facts: ExplorerInput) -> ExplorerInput:
         # Nothing but the iterations themselves tells a slow stretch from a slow clock.
         slowdown=facts.slowdown and Figure(facts.slowdown.mean, LATE_SDS * facts.slowdown.sd),
         first=False,
+        margin=0.0,
     )
 
 
