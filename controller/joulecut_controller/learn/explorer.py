@@ -15,7 +15,6 @@ from joulecut_controller.learn.advice import Advice, ExplorerInput, lowest_of, m
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_advice import operation_advice
-from joulecut_controller.reference.reference import LATE_SDS, Figure
 from joulecut_engine.graph.pipeline import EVALUATION, Pipeline
 
 _paths = lru_cache(maxsize=16)(LongestPaths)  # of the jobs that are learnt now
@@ -33,7 +32,7 @@ def advise(facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> Advic
         return waits
     if all(measurement.busy_s for measurement in measurements):
         return operation_advice(facts, measurements, _paths(facts.constants.pipeline))
-    whole = tuple(_whole(one) for one in measurements)
+    whole = tuple(_whole(one, facts, measurements[0].time_s) for one in measurements)
     return _of_all(facts, operation_advice(_as_one(facts), whole, _paths(WHOLE)), measurements)
 
 
@@ -52,21 +51,25 @@ def _as_one(facts: ExplorerInput) -> ExplorerInput:
         now_mhz=facts.now_mhz[:1],
         alike=(0,),
         host_power_w=len(facts.grids) * facts.host_power_w,
-        # Nothing but the iterations themselves tells a slow stretch from a slow clock.
-        slowdown=facts.slowdown and Figure(facts.slowdown.mean, LATE_SDS * facts.slowdown.sd),
+        slowdown=None,
         first=False,
         margin=0.0,
     )
 
 
-def _whole(one: Measurement) -> Measurement:
+def _whole(one: Measurement, facts: ExplorerInput, base_s: float) -> Measurement:
+    """With one operation. The reference says more of the clocks in force than their windows."""
+    seen = facts.slowdown if one.clocks_mhz == facts.now_mhz else None
+    if seen is not None:
+        one = one.scaled(base_s * math.exp(seen.mean) / one.time_s)
+    sd = one.stderr_ratio if seen is None else seen.sd
     return replace(
         one,
         clocks_mhz=one.clocks_mhz[:1],
         energy_j=(math.fsum(one.energy_j),),
         busy_s=((one.time_s,),),
         operation_sd_ratio=0.0,
-        gpu_sd_ratio=one.stderr_ratio * math.sqrt(one.iterations),
+        gpu_sd_ratio=sd * math.sqrt(one.iterations),
     )
 
 
