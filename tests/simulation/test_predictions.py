@@ -164,15 +164,6 @@ def test_measured_jobs_teach_and_no_name_is_kept(store: DatabaseStore) -> None:
     assert len(decoded(store.learnt(NAME))) == len(known)
 
 
-def test_what_a_job_taught_leaves_when_it_proves_wrong(store: DatabaseStore) -> None:
-    """One of its GPUs becomes slower: what was measured is of another job."""
-    controller = learned(store, "one", 0.5)
-    assert decoded(store.learnt(NAME))
-    controller.world.plant.time_ratio[1] *= 1.12
-    controller.run(PASSES, until=lambda: not decoded(store.learnt(NAME)))
-    assert not decoded(store.learnt(NAME))
-
-
 def test_a_job_that_gives_its_rate_alone_teaches_whole_iterations(store: DatabaseStore) -> None:
     learned(store, "one", 0.5, detailed=False)
     (one,) = decoded(store.learnt(NAME))

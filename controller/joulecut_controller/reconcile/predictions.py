@@ -91,19 +91,19 @@ class Predictions:
         """Stores what has changed. Raises Unavailable."""
         if self._changed:
             known = tuple(self._known)
-            own = {one.workload for one in known} | {hashed(name) for name in self._jobs}
-            taught = await asyncio.to_thread(self._keep, known, own)
+            taught = await asyncio.to_thread(self._keep, known)
             self._changed = tuple(self._known) != known  # a job may have taught meanwhile
             self._known = [*taught, *self._known][-KNOWN_KEPT:]
 
-    def _keep(self, known: tuple[KnownJob, ...], own: Container[str]) -> list[KnownJob]:
+    def _keep(self, known: tuple[KnownJob, ...]) -> list[KnownJob]:
         """Stores the known jobs beside those that `joulecut study teach` stored since; returns
-        these. What `own` workloads taught is known here, or no longer true.
+        these.
         """
         taught: list[KnownJob] = []
         with contextlib.suppress(ValueError):  # a damaged record is reported by `begin`
             stored = decoded(self._store.learnt(NAME))
-            taught = [one for one in stored if one.workload not in own]
+            mine = {one.workload for one in known}
+            taught = [one for one in stored if one.workload not in mine]
         self._store.keep_learnt(NAME, encoded([*taught, *known][-KNOWN_KEPT:]))
         return taught
 
@@ -129,11 +129,8 @@ class Predictions:
             job.counters, job.seen = _blended(job.counters, now), job.seen + 1
         if job is None or job.seen < SEEN_MIN:
             return
-        taught, whole = _lesson_name(observation, profiler, job)
-        if job.taught and taught != job.taught:  # what it taught proved wrong
-            job.taught = ""
-            self._teach(hashed(name), ())
-        if whole and taught != job.taught:
+        taught = _lesson_name(observation, profiler, job)
+        if taught and taught != job.taught:
             job.taught = taught
             self._teach(hashed(name), tuple(_lesson(observation, profiler, job.counters)))
 
@@ -243,17 +240,16 @@ def _half(kind: Kind) -> str:
     return "forward" if kind == "forward" else "backward"
 
 
-def _lesson_name(
-    observation: JobObservation, profiler: OnlineProfiler, job: _Job
-) -> tuple[str, bool]:
-    """Names a measurement at lower clocks; and whether it is complete."""
+def _lesson_name(observation: JobObservation, profiler: OnlineProfiler, job: _Job) -> str:
+    """Names a measurement at lower clocks; empty before there is one."""
     profile, advice = observation.job.policy.profile, profiler.advice
     if profile is not None:
         if profile is not job.profile:  # its fingerprint takes a millisecond
             job.profile, job.fingerprint = profile, fingerprint(profile)
-        return job.fingerprint, True
-    whole = profiler.probed is not None and advice is not None and advice.verdict == "enough"
-    return f"windows of {observation.shape}, {profiler.restarts}", whole
+        return job.fingerprint
+    if profiler.probed is None or advice is None or advice.verdict != "enough":
+        return ""
+    return f"windows of {observation.shape}, {profiler.restarts}"  # learnt again: taught again
 
 
 def _lesson(
