@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ GPUS = 8
 STAGES = 8
 LOOK_S = 0.25
 TAKEOVER_AFTER_S = 45.0  # by then the standby has read the agents and the learning state
+STORY = 12  # events of a job that is not held
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -303,6 +305,15 @@ class Cluster:
             time.sleep(LOOK_S)
         return False
 
+    def say_stories(self, names: Iterable[str]) -> None:
+        """The newest events of jobs whose clocks are not held."""
+        for name in names:
+            newest = f"WHERE job = '{name}' ORDER BY id DESC LIMIT {STORY}"
+            for at_unix_s, kind, text in self.rows(
+                f"SELECT at_unix_s, kind, text FROM event {newest}"
+            ):
+                say(f"{name}: {time.time() - float(at_unix_s):.0f} s ago: {kind}: {text:.200}")
+
     def histogram(self, name: str) -> dict[str, float]:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
@@ -350,6 +361,7 @@ def run(args: argparse.Namespace, folder: Path) -> Found:
                 cluster.start(group)
                 cluster.wait(args.limit_s)
                 say_waits(what, [cluster.arrivals[name] for name in group])
+                cluster.say_stories(name for name in group if not cluster.arrivals[name].held_s)
         stats = say_steady(cluster, args.steady_s)
         if args.takeover:
             expired = cluster.stats()["expired"]

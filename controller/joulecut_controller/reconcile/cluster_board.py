@@ -103,7 +103,7 @@ def other_controller(nodes: Iterable[NodeView]) -> str:
     term = max(node.other_term for node in theirs)
     return (
         f"another controller has commanded {len(theirs)} of the agents, {theirs[0].node} first: "
-        f"they have seen its epoch {term}, which is none of this store"
+        f"they have seen its epoch {term}, which no controller of this store began"
     )
 
 
