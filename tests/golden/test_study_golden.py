@@ -47,7 +47,7 @@ def test_the_report_is_one_page_that_needs_nothing(
 ) -> None:
     assert dispatch(["study", "report", str(swept), "--out", str(tmp_path / "page")]) == 0
     page = (tmp_path / "page" / "study.html").read_text()
-    for word in ("Energy has a best clock", "Where the joules go", "Pareto fronts", "Residuals"):
+    for word in ("Energy has a best clock", "Where the joules go", "Pareto front", "Residuals"):
         assert word in page
     assert '<span class="badge">simulated</span>' in page
     assert "<script" not in page
@@ -67,7 +67,7 @@ def test_fit_prints_what_it_found(swept: Path, capsys: pytest.CaptureFixture[str
     found = json.loads(capsys.readouterr().out)
     assert found["basis"] == "simulated"
     splits = {one["split"] for one in found["results"]}
-    assert splits == {"random rows", "held-out clocks", "two probes"}
+    assert splits == {"random rows", "held-out clocks"}
     for one in found["results"]:
         assert one["power"]["mape_ratio"] >= 0.0
         assert one["regret_ratio"] >= 0.0

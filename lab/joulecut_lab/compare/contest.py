@@ -34,26 +34,6 @@ OURS = (Asked("gpu"), Asked("changes"), Asked("changes", 4), Asked("computation"
 STYLES = {"gpu": "gpu", "changes:2": "changes", "changes:4": "edge", "computation": "ours"}
 
 
-@dataclass(frozen=True, slots=True)
-class VendorClaim:
-    """What a vendor says of a setting of its own; nobody computed or measured it here."""
-
-    name: str
-    saved_ratio: float
-    slowdown: float
-    source: str
-
-
-# "Up to 15 % energy savings while maintaining performance levels above 97 %", workload power
-# profiles of Blackwell B200.
-CLAIMS = (
-    VendorClaim(
-        "vendor power profile, B200 (claimed)", 0.15, 1.0 / 0.97 - 1.0,
-        "developer.nvidia.com, power profiles of Blackwell, 2025",
-    ),
-)  # fmt: skip
-
-
 class Judge:
     """Prices the clocks of every rule; its bounds are those of a clock per operation."""
 

@@ -8,7 +8,7 @@ from joulecut_cli import figures, plot
 from joulecut_cli.money import prices_text
 from joulecut_engine import panel
 from joulecut_engine.money import Iteration, signed
-from joulecut_lab.compare.contest import CLAIMS, LATE, Outcome
+from joulecut_lab.compare.contest import LATE, Outcome
 from joulecut_lab.compare.rules import Entry, Point
 
 TITLE = "energy saved, %"
@@ -88,14 +88,9 @@ def late_there(outcome: Outcome) -> list[str]:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Prices, claims of vendors, and what the table leaves out."""
+    """Prices, and what the table leaves out."""
     found = [f"Pays at: where energy and GPU time cost least, {prices_text(outcome.prices)}."]
     found += [f"{entry.name}: {entry.remark}." for entry in outcome.entries if entry.remark]
-    found += [
-        f"Not computed: {one.name}: at most {figures.percent(one.saved_ratio)} at "
-        f"{figures.percent(one.slowdown, signed=True)} time ({one.source})."
-        for one in CLAIMS
-    ]
     if outcome.left_out():
         found.append(f"Compared {outcome.left_out()}.")
     if outcome.setting.stragglers and outcome.setting.sync == "layer":
@@ -122,7 +117,6 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "lower_bounds_j": list(outcome.bounds_j),
         "prices": asdict(outcome.prices),
         "rules": [_rule(outcome, entry) for entry in outcome.entries],
-        "claimed_by_vendors": [asdict(one) for one in CLAIMS],
     }
 
 
@@ -151,7 +145,7 @@ def _rule(outcome: Outcome, entry: Entry) -> dict[str, Any]:
 
 
 def savings_panel(outcome: Outcome) -> panel.Panel:
-    """One curve a rule: saving against slowdown, with the bound, claims, and the break-even."""
+    """One curve a rule: saving against slowdown, with the bound."""
     items: list[panel.Item] = []
     slowdowns = outcome.setting.slowdowns
     bounds = [100.0 * outcome.saving(joules) for joules in outcome.bounds_j]
@@ -170,9 +164,6 @@ def savings_panel(outcome: Outcome) -> panel.Panel:
             items.append(panel.Line(entry.name, entry.style, points))
         elif points:
             items.append(panel.Mark(entry.name, entry.style, points[0]))
-    for one in CLAIMS:
-        at = 100.0 * one.slowdown, 100.0 * one.saved_ratio
-        items.append(panel.Mark(one.name, "base", at, "ring"))
     return panel.Panel("", "slower than default clocks, %", TITLE, tuple(items))
 
 

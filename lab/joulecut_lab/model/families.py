@@ -264,45 +264,14 @@ def mamba_layers(keys: Keys, found: Architecture) -> Architecture:
     heads = keys.whole("mamba_n_heads", otherwise=128)
     state = keys.whole("mamba_d_state", otherwise=128)
     inner = heads * keys.whole("mamba_d_head", otherwise=64)
-    weights, small = mamba2(keys, found.hidden, heads, inner, "mamba_")
+    passed = inner + 2 * keys.whole("mamba_n_groups", otherwise=1) * state
+    kernel = keys.whole("mamba_d_conv", otherwise=4) + keys.flag("mamba_conv_bias", True)
+    hidden = found.hidden
     return replace(
-        found, linear_layers=linear, linear_weights=weights, linear_state=inner * state,
-        extra=linear * small,
+        found, linear_layers=linear, linear_state=inner * state,
+        linear_weights=hidden * (inner + passed + heads) + inner * hidden,
+        extra=linear * (passed * kernel + 3 * heads + inner),
     )  # fmt: skip
-
-
-def mamba2(keys: Keys, hidden: int, heads: int, inner: int, prefix: str) -> tuple[int, int]:
-    """Weights of the matrices of a Mamba-2 mixer, and its other parameters."""
-    state = keys.whole(f"{prefix}d_state", "ssm_state_size", otherwise=128)
-    groups = keys.whole(f"{prefix}n_groups", "n_groups", otherwise=1)
-    kernel = keys.whole(f"{prefix}d_conv", "conv_kernel", otherwise=4)
-    passed = inner + 2 * groups * state
-    bias = keys.flag("use_conv_bias" if prefix == "" else f"{prefix}conv_bias", True)
-    small = passed * (kernel + (1 if bias else 0)) + 3 * heads + inner
-    return hidden * (inner + passed + heads) + inner * hidden, small
-
-
-def nemotron_h(keys: Keys) -> int:
-    """Parameters: layers are Mamba-2, attention, or a block alone, each with its norm."""
-    hidden, vocab = keys.whole("hidden_size"), keys.whole("vocab_size")
-    pattern = keys.word("hybrid_override_pattern")
-    heads = keys.whole("mamba_num_heads")
-    inner = heads * keys.whole("mamba_head_dim")
-    mamba = sum(mamba2(keys, hidden, heads, inner, ""))
-    width = keys.whole("head_dim", "attention_head_dim", otherwise=128)
-    attention = 2 * hidden * width
-    attention *= keys.whole("num_attention_heads") + keys.whole("num_key_value_heads")
-    dense = 2 * hidden * keys.whole("intermediate_size")
-    experts = keys.whole("n_routed_experts", otherwise=0, low=0)
-    routed = experts * (2 * hidden * keys.whole("moe_intermediate_size", otherwise=0, low=0))
-    routed += experts * (hidden + 1)
-    routed += 2 * hidden * keys.whole("moe_shared_expert_intermediate_size", otherwise=0, low=0)
-    each = {"M": mamba, "*": attention, "-": dense, "E": routed}
-    unknown = next((one for one in pattern if one not in each), "")
-    if unknown or not pattern:
-        raise Unreadable("hybrid_override_pattern", f"{pattern!r:.40}", "letters M, *, - and E")
-    ends = hidden * vocab * (1 if keys.flag("tie_word_embeddings", False) else 2) + hidden
-    return ends + sum(each[one] + hidden for one in pattern)
 
 
 FAMILIES: dict[str, Family] = {

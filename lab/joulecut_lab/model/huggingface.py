@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.families import FAMILIES, architecture, nemotron_h
+from joulecut_lab.model.families import FAMILIES, architecture
 from joulecut_lab.model.hub_keys import Keys, Unreadable
 
 
@@ -31,8 +31,6 @@ def architecture_of(config: Mapping[str, Any], name: str = "") -> Architecture:
         raise Unreadable("model_type", what, ", ".join(FAMILIES))
     if family in INDESCRIBABLE:
         what = f"{INDESCRIBABLE[family]} cannot be described"
-        if family == "nemotron_h":
-            what += f"; it has {nemotron_h(Keys(config)):,} parameters"
         raise Unreadable("model_type", f"{family}: {what}", "a family of layers that are alike")
     found = architecture(family, Keys(config))
     if found.hidden % found.heads and not found.head_dim:

@@ -1,13 +1,14 @@
 """The charts of a study: a panel states one question to the table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_engine.panel import LINES, PARTS, Area, Bars, Line, Mark, Panel
+from joulecut_engine.panel import LINES, PARTS, Area, Bars, Item, Limit, Line, Mark, Panel, Point
 from joulecut_lab.study.evaluate import OURS, PLAIN_FEATURES, PlainForest, Result
 from joulecut_lab.study.row import Row, curves, frontier, saving
+from joulecut_sim.layer import Dtype
 
 CAUSES = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
 SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
@@ -20,7 +21,7 @@ def usual_dtype(rows: Sequence[Row]) -> str:
     return next(d for d in ("fp16", "bf16", "tf32", "fp32", "fp8") if d in swept)
 
 
-def _curves_at_longest(rows: Sequence[Row], dtype: str) -> dict[str, tuple[Row, ...]]:
+def at_longest(rows: Sequence[Row], dtype: str) -> dict[str, tuple[Row, ...]]:
     """By model, the curve at its longest sequence."""
     found: dict[str, tuple[Row, ...]] = {}
     for setting, curve in sorted(curves(rows).items(), key=lambda one: one[0][2]):
@@ -29,26 +30,42 @@ def _curves_at_longest(rows: Sequence[Row], dtype: str) -> dict[str, tuple[Row, 
     return found
 
 
-def u_curves(rows: Sequence[Row]) -> list[Panel]:
-    """Energy over clock, one chart per data type; the fastest clock and the cheapest marked."""
-    panels = []
-    order = list(dict.fromkeys(row.model for row in rows))
-    for dtype in dict.fromkeys(row.dtype for row in rows):
-        lines: list[Line | Mark] = []
-        for model, curve in _curves_at_longest(rows, dtype).items():
-            best = saving(curve)
-            least_j = best.frugal.energy_j
-            colour = LINES[order.index(model)]
-            points = tuple((row.nominal_mhz, row.energy_j / least_j) for row in curve)
-            lines.append(Line(f"{model} s={curve[0].sequence}", colour, points))
-            lines += [
-                Mark("", colour, (row.nominal_mhz, row.energy_j / least_j), shape)
-                for row, shape in ((best.fastest, "circle"), (best.frugal, "ring"))
-            ]
-        if lines:
-            title = f"Energy over clock, {dtype}"
-            panels.append(Panel(title, "clock asked, MHz", "energy / least energy", tuple(lines)))
+def over_clock(curve: Sequence[Row]) -> list[Panel]:
+    """Runtime, power and energy of one layer; the clock from which a limit holds the card, and that
+    of least energy, are marked.
+    """
+    best, panels = saving(curve).frugal, []
+    throttled = next((row.nominal_mhz for row in curve if row.capped), None)
+    for key, unit, scale in (("time_s", "runtime, ms", 1e3), ("power_w", "power, W", 1.0),
+                             ("energy_j", "energy, J", 1.0)):  # fmt: skip
+        points = tuple((row.nominal_mhz, scale * getattr(row, key)) for row in curve)
+        items: list[Item] = [Line("", "ours", points)]
+        if throttled:
+            items.append(Limit("throttled", "due", x=throttled))
+        if key == "energy_j":
+            spot = (best.nominal_mhz, best.energy_j)
+            items.append(Mark("", "ours", spot, "ring", f"{spot[0]:.0f} MHz"))
+        title = f"{best.model}, {best.sequence:,} tokens: {unit}"
+        panels.append(Panel(title, "clock, MHz", "", tuple(items)))
     return panels
+
+
+def front(title: str, by_dtype: Mapping[Dtype, Sequence[Row]]) -> Panel:
+    """Every clock of a layer as a dot and its Pareto front, by data type: energy over the least
+    against time over the fastest point's.
+    """
+    items: list[Item] = []
+    for (dtype, curve), colour in zip(by_dtype.items(), LINES, strict=False):
+        if not curve:
+            continue
+        points = frontier(curve)
+        time_s, energy_j = points[0].time_s, points[-1].energy_j
+
+        def shown(some: Sequence[Row], t: float = time_s, e: float = energy_j) -> tuple[Point, ...]:
+            return tuple((100 * (one.time_s / t - 1), one.energy_j / e) for one in some)
+
+        items += [Line("", colour, shown(curve), "dots"), Line(dtype, colour, shown(points))]
+    return Panel(title, "slower than the fastest, %", "energy over the least", tuple(items))
 
 
 def parts(rows: Sequence[Row]) -> list[Panel]:
@@ -57,7 +74,7 @@ def parts(rows: Sequence[Row]) -> list[Panel]:
     """
     dtype = usual_dtype(rows)
     panels = []
-    for model, curve in _curves_at_longest(rows, dtype).items():
+    for model, curve in at_longest(rows, dtype).items():
         if any(row.memory_j is None for row in curve):
             return []
         areas, floor_j = [], [0.0] * len(curve)
@@ -75,23 +92,6 @@ def parts(rows: Sequence[Row]) -> list[Panel]:
             Panel(title, "clock asked, MHz", "energy of one pass, J", tuple(areas), zero=True)
         )
     return panels
-
-
-def per_operation(rows: Sequence[Row]) -> list[Panel]:
-    """Picojoules per operation at each layer's best clock, over its size."""
-    lines = []
-    for place, dtype in enumerate(dict.fromkeys(row.dtype for row in rows)):
-        points = sorted(
-            (best.flops, best.energy_j / best.flops * 1e12)
-            for curve in _curves_at_longest(rows, dtype).values()
-            for best in [saving(curve).frugal]
-        )
-        if points:
-            lines.append(Line(dtype, LINES[place], tuple(points)))
-    if not lines:
-        return []
-    title = "Energy per operation at the best clock, by layer size"
-    return [Panel(title, "operations of one pass", "pJ per operation", tuple(lines), log="xy")]
 
 
 def best_clocks(rows: Sequence[Row]) -> list[Panel]:
@@ -123,30 +123,6 @@ def best_clocks(rows: Sequence[Row]) -> list[Panel]:
         return []
     named = ticks if len(ticks) <= SEQUENCES_NAMED_MAX else ()
     return [Panel(title, "sequence, tokens", "clock, MHz", (*lines, *marks), x_ticks=named)]
-
-
-def fronts(rows: Sequence[Row]) -> list[Panel]:
-    """Energy against time, both relative to the fastest point."""
-    dtype = usual_dtype(rows)
-    order = list(dict.fromkeys(row.model for row in rows))
-    lines = []
-    for model, curve in _curves_at_longest(rows, dtype).items():
-        points = frontier(curve)
-        fastest = points[0]
-        lines.append(
-            Line(
-                f"{model} s={fastest.sequence}",
-                LINES[order.index(model)],
-                tuple(
-                    ((row.time_s / fastest.time_s - 1.0) * 100.0, row.energy_j / fastest.energy_j)
-                    for row in points
-                ),
-            )
-        )
-    title = f"Pareto fronts, {dtype}"
-    if not lines:
-        return []
-    return [Panel(title, "slower than the fastest, %", "energy / fastest point's", tuple(lines))]
 
 
 def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:

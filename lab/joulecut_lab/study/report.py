@@ -80,20 +80,28 @@ def _exhibits(rows: Sequence[Row]) -> Iterator[Exhibit]:
         card, basis, f"{about}\nThe fastest Pareto point of each layer against the one of least "
         "energy.", rows=[SAVING_HEAD, *saved],
     )  # fmt: skip
+    usual = charts.usual_dtype(stable)
+    longest = charts.at_longest(stable, usual)
     yield Exhibit(
         "Energy has a best clock", basis,
-        "A dot marks the fastest clock, which limits of power and heat may put below the highest; "
-        "a ring marks the least energy.", panels=charts.u_curves(stable),
+        f"{usual}; above the dashed line a limit of power or heat holds the clock down; a ring "
+        "marks the least energy.",
+        panels=[panel for curve in longest.values() for panel in charts.over_clock(curve)],
+        columns=3,
     )  # fmt: skip
     if causes := charts.parts(stable):
         text = "As the simulated card spends it, without noise."
         yield Exhibit("Where the joules go", basis, text, panels=causes)
+    by_dtype = {d: charts.at_longest(stable, d) for d in dict.fromkeys(r.dtype for r in stable)}
     yield Exhibit(
-        "Size and sequence", basis,
-        "At each layer's own clock of least energy; fronts at its longest sequence. A ring marks "
-        "an end of the sweep: the best clock may lie beyond.",
-        panels=[*charts.per_operation(stable), *charts.best_clocks(stable),
-                *charts.fronts(stable)],
+        "Pareto fronts and best clocks", basis,
+        "Fronts at the longest sequence. A ring marks an end of the sweep: the best clock may lie "
+        "beyond.",
+        panels=[
+            *(charts.front(model, {d: found.get(model, ()) for d, found in by_dtype.items()})
+              for model in longest),
+            *charts.best_clocks(stable),
+        ],
     )  # fmt: skip
     if len(stable) < ROWS_MIN:
         return

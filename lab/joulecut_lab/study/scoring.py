@@ -83,7 +83,6 @@ def choices(rows: Sequence[Row], time_s: Floats, power_w: Floats) -> Choices | N
 
 
 FOLDS = 5  # random rows: four fifths teach, as in the usual protocol
-GROUPS_MAX = 6  # of shapes left out together; more cost time and change nothing
 PROBES = 5  # clocks of each curve that teach where clocks are held out
 
 
@@ -109,7 +108,6 @@ def splits(rows: Sequence[Row], seed: int) -> tuple[Split, ...]:
     found = (
         Split("random rows", "a fifth of all rows at a time", _random(rows, seed)),
         Split("held-out clocks", f"{PROBES} clocks of each curve teach", (_kept(rows, PROBES),)),
-        Split("two probes", "a new layer, its lowest and highest clock known", _ends(rows)),
     )
     return tuple(split for split in found if any(fold.judge for fold in split.folds))
 
@@ -121,8 +119,13 @@ def _random(rows: Sequence[Row], seed: int) -> tuple[Fold, ...]:
         return zlib.crc32(f"{seed} {row.setting} {row.clock_asked_mhz}".encode())
 
     ordered = sorted(range(len(rows)), key=lambda i: (key(rows[i]), i))
-    fold_of = {i: place % FOLDS for place, i in enumerate(ordered)}
-    return _folds(rows, [fold_of[i] for i in range(len(rows))])
+    judged = [set(ordered[fold::FOLDS]) for fold in range(FOLDS)]
+    every = range(len(rows))
+    return tuple(
+        Fold(tuple(i for i in every if i not in some), tuple(i for i in every if i in some))
+        for some in judged
+        if some
+    )
 
 
 def by_curve(rows: Sequence[Row]) -> Iterator[list[int]]:
@@ -133,16 +136,6 @@ def by_curve(rows: Sequence[Row]) -> Iterator[list[int]]:
         yield sorted(places, key=lambda i: rows[i].clock_asked_mhz)
 
 
-def _ends(rows: Sequence[Row]) -> tuple[Fold, ...]:
-    """Groups of layers of which only both ends teach, beside all other layers."""
-    few = set(_kept(rows, 2).teach)
-    return tuple(
-        Fold(tuple(sorted({*fold.teach, *(few & set(fold.judge))})), tuple(judged))
-        for fold in _shapes(rows)
-        if (judged := sorted(set(fold.judge) - few))
-    )
-
-
 def _kept(rows: Sequence[Row], count: int) -> Fold:
     """So many clocks of every curve teach, its ends among them; the others judge."""
     teach: set[int] = set()
@@ -151,22 +144,3 @@ def _kept(rows: Sequence[Row], count: int) -> Fold:
         teach |= {places[round(k * last / (count - 1))] for k in range(count)}
     judge = tuple(i for i in range(len(rows)) if i not in teach)
     return Fold(tuple(sorted(teach)), judge)
-
-
-def _shapes(rows: Sequence[Row]) -> tuple[Fold, ...]:
-    """Groups of layers and sequence lengths, each left out in turn."""
-    names = list(dict.fromkeys((row.model, row.sequence) for row in rows))
-    if len(names) < 2:
-        return ()
-    group = {name: i % GROUPS_MAX for i, name in enumerate(names)}
-    return _folds(rows, [group[row.model, row.sequence] for row in rows])
-
-
-def _folds(rows: Sequence[Row], fold_of: Sequence[int]) -> tuple[Fold, ...]:
-    return tuple(
-        Fold(
-            tuple(i for i in range(len(rows)) if fold_of[i] != fold),
-            tuple(i for i in range(len(rows)) if fold_of[i] == fold),
-        )
-        for fold in sorted(set(fold_of))
-    )

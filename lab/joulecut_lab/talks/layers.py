@@ -13,7 +13,7 @@ import numpy as np
 
 from joulecut_engine.graph import build
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.panel import LINES, Area, Bars, Item, Limit, Line, Mark, Panel, Point, stacked
+from joulecut_engine.panel import LINES, Area, Bars, Item, Limit, Line, Mark, Panel, stacked
 from joulecut_lab.exhibit import PREDICTED, PUBLISHED, SIMULATED, Compared, Exhibit
 from joulecut_lab.model import formula, post_dennard, technology
 from joulecut_lab.model import sweep as sweep_of_runs
@@ -26,7 +26,7 @@ from joulecut_lab.study.cell import Selection
 from joulecut_lab.study.evaluate import evaluate
 from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import Rule
-from joulecut_lab.study.row import Row, curves, frontier, saving
+from joulecut_lab.study.row import Row, curves, saving
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_lab.talks import inference
 from joulecut_sim.layer import SEQUENCES, SIZES, Dtype
@@ -282,22 +282,8 @@ def by_configuration() -> Iterator[Exhibit]:
 
 
 def u_shape() -> Iterator[Exhibit]:
-    panels = []
-    for model in ("gpt-350m", "gpt-13b"):
-        curve = _curve(model, 1024)
-        best = saving(curve)
-        throttled = next((row.nominal_mhz for row in curve if row.capped), None)
-        for key, unit, scale in (("time_s", "runtime, ms", 1e3), ("power_w", "power, W", 1.0),
-                                 ("energy_j", "energy, J", 1.0)):  # fmt: skip
-            points = tuple((row.nominal_mhz, scale * getattr(row, key)) for row in curve)
-            items: list[Item] = [Line("", "ours", points)]
-            if throttled:
-                items.append(Limit("throttled", "due", x=throttled))
-            if key == "energy_j":
-                spot = (best.frugal.nominal_mhz, best.frugal.energy_j)
-                items.append(Mark("", "ours", spot, "ring", f"{spot[0]:.0f} MHz"))
-            title = f"{model}, 1,024 tokens: {unit}"
-            panels.append(Panel(title, "clock, MHz", "", tuple(items)))
+    models = ("gpt-350m", "gpt-13b")
+    panels = [panel for model in models for panel in charts.over_clock(_curve(model, 1024))]
     yield Exhibit(
         "Observation 1: energy of a layer has a best clock",
         SIMULATED,
@@ -412,25 +398,12 @@ def _flat_mhz() -> float:
 
 def fronts() -> Iterator[Exhibit]:
     panels = []
-    for model in SIZES:
-        for sequence in SEQUENCES:
-            lines: list[Item] = []
-            for dtype, colour in zip(DTYPES, LINES, strict=False):
-                curve = _curve(model, sequence, dtype)
-                if not curve:
-                    continue
-                upper = [row for row in curve if row.nominal_mhz >= CLOCKS[0]]
-                front = frontier(upper)
-                fast, cheap = front[0], front[-1]
-
-                def shown(some: Iterable[Row], t: float, e: float) -> tuple[Point, ...]:
-                    return tuple((100 * (o.time_s / t - 1), o.energy_j / e) for o in some)
-
-                ends = fast.time_s, cheap.energy_j
-                lines += [Line("", colour, shown(upper, *ends), "dots"),
-                          Line(dtype, colour, shown(front, *ends))]  # fmt: skip
-            panels.append(Panel(f"{model}, {sequence} tokens", "slower than the fastest, %",
-                                "energy over the least", tuple(lines)))  # fmt: skip
+    for model, sequence in product(SIZES, SEQUENCES):
+        curves_by = {
+            dtype: [row for row in _curve(model, sequence, dtype) if row.nominal_mhz >= CLOCKS[0]]
+            for dtype in DTYPES
+        }
+        panels.append(charts.front(f"{model}, {sequence} tokens", curves_by))
     yield Exhibit(
         "Pareto fronts: models by sequence lengths by number types",
         SIMULATED,

@@ -135,11 +135,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The host waits: for the kernels up to `until` on a stream, or on all (None)."""
+    """The host waits for kernels."""
 
     at_s: float
     end_s: float
-    stream: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,7 @@ class _Player:
 
 def _awaited(kernel: Kernel, sync: Sync) -> bool:
     launched = kernel.launch_s is not None and kernel.launch_s <= sync.at_s
-    same = sync.stream is None or kernel.stream == sync.stream
-    return launched and same and kernel.end_s <= sync.end_s
+    return launched and kernel.end_s <= sync.end_s
 
 
 def _shared(recordings: Sequence[Recording]) -> list[list[Key | None]]:

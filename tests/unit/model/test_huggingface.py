@@ -83,16 +83,6 @@ def test_what_cannot_be_described_is_refused_by_name(family: str) -> None:
         architecture_of(config)
 
 
-def test_a_hybrid_that_is_refused_has_its_exact_count() -> None:
-    """NVIDIA's Nemotron-H-8B-Base-8K."""
-    pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
-    config = _of("nemotron_h", 52, 4096, 32, 8, 21504, 131072, hybrid_override_pattern=pattern,
-                 mamba_num_heads=128, mamba_head_dim=64, ssm_state_size=128, n_groups=8,
-                 head_dim=128, conv_kernel=4)  # fmt: skip
-    with pytest.raises(Unreadable, match="it has 8,100,852,736 parameters"):
-        architecture_of(config)
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_the_published_ones(name: str) -> None:
     config, parameters = PUBLISHED[name]

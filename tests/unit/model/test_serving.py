@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from serving_published import SOURCES, TENSORRT, throughputs
 
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.serving import (
@@ -14,7 +15,6 @@ from joulecut_lab.model.serving import (
     serve,
     weights_bytes,
 )
-from joulecut_lab.talks.inference import SOURCES, TENSORRT, throughputs
 
 H100 = SYSTEMS["dgx-h100"]
 LLAMA = ARCHITECTURES["llama-3-70b"]
