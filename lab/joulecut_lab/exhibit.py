@@ -1,14 +1,11 @@
-"""One figure or table of a talk as plain data, and a talk's pages: HTML, CSV, JSON."""
+"""One figure or table of a talk as plain data, and a talk's page with its numbers as CSV."""
 
 import csv
 import io
-import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
-from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from joulecut_cli.outfile import replacing
 from joulecut_cli.page import document
@@ -120,24 +117,13 @@ class Talk:
         lines.writerow(("exhibit", "kind", "panel", "name", "x", "y", "published"))
         for one in self.exhibits:
             lines.writerows((one.title, *line) for line in one.numbers())
-        shown = json.dumps(_finite(asdict(self)), indent=1, allow_nan=False)
         for path, content in (
             (page, document(self.title, body)),
             (page.with_suffix(".csv"), text.getvalue()),
-            (page.with_suffix(".json"), shown),
         ):
             with replacing(path) as spare:
                 spare.write_text(content, encoding="utf-8")
         return page
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:

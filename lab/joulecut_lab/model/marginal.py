@@ -19,6 +19,7 @@ from joulecut_lab.model.system import System
 
 Component = Literal["sm", "hbm", "scale_up", "scale_out"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
+NAMES = {"sm": "SM", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
 STEP = 0.01  # of a clock, either way, for a derivative
 # Relative voltage per relative clock of HBM and links. Assumed: that of SMs between knee and
 # highest clock, 0.64 (H100) to 0.87 (A100) at the top and 0 below the knee.

@@ -3,16 +3,18 @@
 import json
 import re
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from joulecut_cli import figures, plot
 from joulecut_lab.model import marginal as model
+from joulecut_lab.model.marginal import NAMES
 from joulecut_lab.model_command.shown import title
 from joulecut_lab.run_file import read
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
-NAMES = {"sm": "SM", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
+HEAD = ("1 % more clock of", "time", "GPU energy", "with hosts")
 FACTOR_MIN, FACTOR_MAX = 0.1, 10.0
 _RANGE = re.compile(r"([0-9]*\.?[0-9]+):([0-9]*\.?[0-9]+)")
 ASSUMED = (
@@ -28,20 +30,25 @@ def marginal(options: Namespace) -> int:
     if options.json:
         print(json.dumps({"marginal": [asdict(one) for one in found]}, indent=1))
         return FINE
-    head = ["1 % more clock of", "time", "GPU energy", "with hosts"]
-    rows = [
-        [NAMES[one.component], *(f"{value:+.3f} %" for value in (one.time, one.energy, one.total))]
+    table = figures.table(HEAD, elasticities(found), frozenset(HEAD[1:]))
+    print("\n".join([title(file), ASSUMED, "", *table, "", figures.sentence(pays(found))]))
+    return FINE
+
+
+def elasticities(found: Sequence[model.Marginal]) -> list[tuple[str, ...]]:
+    """Rows below `HEAD`."""
+    return [
+        (NAMES[one.component], *(f"{value:+.3f} %" for value in (one.time, one.energy, one.total)))
         for one in found
     ]
+
+
+def pays(found: Sequence[model.Marginal]) -> str:
+    """The component whose clock saves most."""
     best = min(found, key=lambda one: one.total)
-    pays = (
-        f"{NAMES[best.component]} pays most: {-best.total:.3f} % of the energy per 1 %"
-        if best.total < 0.0
-        else "no component saves energy when it runs faster"
-    )
-    print("\n".join([title(file), ASSUMED, "", *figures.table(head, rows, frozenset(head[1:])),
-                     "", figures.sentence(pays)]))  # fmt: skip
-    return FINE
+    if best.total >= 0.0:
+        return "no component saves energy when it runs faster"
+    return f"{NAMES[best.component]} pays most: {-best.total:.3f} % of the energy per 1 %"
 
 
 def scale(options: Namespace) -> int:

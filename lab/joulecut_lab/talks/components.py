@@ -12,6 +12,7 @@ from joulecut_lab.exhibit import PREDICTED, SIMULATED, Compared, Exhibit
 from joulecut_lab.model import formula, marginal
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
+from joulecut_lab.model_command import scaling
 from joulecut_lab.run_file import of_mapping
 from joulecut_lab.study.cell import Selection
 from joulecut_lab.study.evaluate import OURS, by_clock, evaluate
@@ -34,7 +35,6 @@ LLAMA_2 = {
             "sequence": 4096, "sequence_parallel": True, "flash_attention": True,
             "recompute": "full", "zero": 2, "gradient_bytes": 2},
 }  # fmt: skip
-NAMES = {"sm": "SM", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
 
 
 def breakdown() -> Iterator[Exhibit]:
@@ -148,21 +148,16 @@ def marginals() -> Iterator[Exhibit]:
             today = next(one for one in scaled if abs(one.factor - 1.0) < 1e-9)
             points = tuple((one.factor, 100.0 * (getattr(one, key) / getattr(today, key) - 1.0))
                            for one in scaled)  # fmt: skip
-            lines.append(Line(NAMES[component], colour, points))
+            lines.append(Line(marginal.NAMES[component], colour, points))
         panels.append(Panel(title, "clock of one component, relative", "change, %", tuple(lines)))
-    rows = [("1 % more clock of", "time", "GPU energy", "with hosts")]
-    rows += [(NAMES[one.component], f"{one.time:+.3f} %", f"{one.energy:+.3f} %",
-              f"{one.total:+.3f} %") for one in found]  # fmt: skip
-    best = min(found, key=lambda one: one.total)
     yield Exhibit(
         "Marginal efficiency: LLaMA-2-70B on a switch of 8 and a ring of 4",
         PREDICTED,
-        f"{NAMES[best.component]} pays most: {-best.total:.3f} % of the energy per 1 % of its "
-        "clock. The poster's finding is the same: bits cost little, communication overlaps "
-        "poorly, waiting GPUs draw much.",
+        f"{scaling.pays(found)} of its clock. The poster's finding is the same: bits cost little, "
+        "communication overlaps poorly, waiting GPUs draw much.",
         TALK,
         panels,
-        rows=rows,
+        rows=[scaling.HEAD, *scaling.elasticities(found)],
     )
 
 
