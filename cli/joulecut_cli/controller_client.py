@@ -27,7 +27,7 @@ Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and metrics
 TIMEOUT_S = 5.0  # a controller answers in milliseconds
 ANSWER_TIMES = 4.0  # timeouts that a whole answer may take: 10 MB over a slow link
-ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
+ORDER_TIMEOUT_S = 25.0  # the controller waits 20 s for its agents, and 15 s for another controller
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be there only
 BRIEF = "/api/v1/brief"
 MARK = "x-joulecut-command"  # required for commands, see docs/commands.md#the-http-api
@@ -85,7 +85,7 @@ class Controller:
 
     def job(self, name: str) -> Json:
         """One job of the board. Raises BadInput where the policy has no such job."""
-        raw = self._asked(f"/api/v1/jobs/{quoted(name)}", TIMEOUT_S, bad=(404,))
+        raw = self._asked(f"/api/v1/jobs/{quoted(name)}", ORDER_TIMEOUT_S, bad=(404,))
         return self._of_this_version(self._parsed(raw), {"name", "holds", "decision", "gpus"})
 
     def measurements(self, name: str) -> Json:

@@ -184,6 +184,8 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_erro
         f"{job['name']} at {url}: {mode_text(job['mode'], enforced=job['state'] == 'enforced')}",
         sentence(job["sentence"], [job["name"]]),
     ]
+    if at := job.get("controller"):  # another one, of the same store
+        head.append(f"As the controller at {at} showed it {ago(job['age_s'])} ago.")
     if policy_error:
         head.append(f"! The policy file on disk is not in force: {policy_error}")
     if hindrance := job.get("hindrance"):

@@ -180,16 +180,6 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """What another controller of the store showed `age_s` ago of the jobs that it commands: text
-    that `cluster.summary` writes and reads.
-    """
-
-    age_s: float
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
 class Board:
     """Everything shown, as of one pass."""
 
@@ -214,7 +204,7 @@ class Board:
     lines: tuple[LogLine, ...] = ()  # what was done since the last board, and what is wrong
     warnings: tuple[str, ...] = ()  # what is wrong with the controller itself
     unused_s: Mapping[str, float] = field(default_factory=dict)  # by GPU that is held and not used
-    elsewhere: tuple[Elsewhere, ...] = ()  # jobs of other controllers of the store
+    elsewhere: tuple[tuple[float, str], ...] = ()  # other controllers' parts, with age in seconds
 
 
 def standby_board(

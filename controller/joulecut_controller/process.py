@@ -118,7 +118,7 @@ async def _serve(
     if web:
         certificates["http"] = lambda: web.expires_unix_s
     publisher, metrics = Publisher(), MetricsEndpoint(certificates)
-    channel = CommandChannel()
+    channel, asked = CommandChannel(), dict[str, float]()
     history = History(store)
     app = build(
         publisher,
@@ -127,6 +127,7 @@ async def _serve(
         roles=config.roles,
         store=store,
         channel=channel,
+        asked=asked,
         history=history,
         links=config.links,
     )
@@ -162,6 +163,7 @@ async def _serve(
         sweeper=sweeper,
         stopping=stopping,
         claims=ClaimTable(store),
+        asked=asked,
     )
     try:
         while (ready := await wait_for_leadership(context)) is not None:

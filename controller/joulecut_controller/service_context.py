@@ -50,6 +50,7 @@ class ServiceContext:
     stopping: asyncio.Event
     claims: ClaimTable
     comeback: Comeback = field(default_factory=Comeback)
+    asked: dict[str, float] = field(default_factory=dict)  # as the page takes it
     apart: bool = False  # it left its jobs to others, since it reached no agent
     sharing: asyncio.Lock = field(default_factory=asyncio.Lock)  # while the claims are read
 

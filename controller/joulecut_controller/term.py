@@ -6,15 +6,16 @@ standby and sends no commands.
 
 import asyncio
 import copy
+import json
 import signal
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
-from joulecut_controller.board import Board, Elsewhere, standby_board
+from joulecut_controller.board import Board, standby_board
 from joulecut_controller.cluster.history import History
-from joulecut_controller.cluster.summary import part_text
+from joulecut_controller.cluster.summary import part_of, parts_of
 from joulecut_controller.election.claims import Claims, Wish
 from joulecut_controller.election.epoch import confirmed_epoch
 from joulecut_controller.election.fenced_fleet import FencedFleet
@@ -33,6 +34,7 @@ from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_controller.web.cluster_json import STANDING
+from joulecut_controller.web.job_json import job_json
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver, frontier
@@ -46,7 +48,7 @@ APART_S = 10.0  # a stream that breaks is opened again within seconds
 OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
 OWNERS_EVERY_S = 10.0
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
-SHOW_S = 5.0  # 40 kB for a hundred jobs
+SHOW_S = 3.0  # 40 kB for a hundred jobs
 SHARE_CHECKS = 2.0  # of the lock, between two readings of the claims: a few milliseconds each
 SHARE_S_MIN = 0.1  # between readings that news ask for
 PREPARE_S = 30.0  # of a standby; the leader of a large cluster keeps what it learns every 120 s
@@ -339,8 +341,21 @@ async def _keep_sharing(context: ServiceContext, reconciler: Reconciler) -> None
         await asyncio.sleep(SHARE_S_MIN)
 
 
-def _part(board: Board, address: str) -> str:
-    return part_text(board, address, [STANDING.json(job) for job in board.jobs])
+def _part(board: Board, address: str, until_s: dict[str, float]) -> str:
+    """`until_s` has the jobs of others that somebody asks this controller for."""
+    asked = {name for _, part in parts_of(board) for name in part.asks}
+    jobs = {job.view.policy.name: job for job in board.jobs}
+    shown = replace(
+        part_of(board),
+        controller=address,
+        rows=tuple(map(STANDING.json, board.jobs)),
+        jobs={
+            name: job_json(jobs[name], board.view, policy=board.policy)
+            for name in asked & jobs.keys()
+        },
+        asks=tuple(name for name, at_s in until_s.items() if at_s > time.monotonic()),
+    )
+    return json.dumps(asdict(shown))
 
 
 async def _show(context: ServiceContext, reconciler: Reconciler) -> None:
@@ -349,12 +364,12 @@ async def _show(context: ServiceContext, reconciler: Reconciler) -> None:
     address = f"{socket.gethostname()}:{port}"
     while True:
         await asyncio.sleep(SHOW_S)
-        if reconciler.board is not None:
+        if (board := reconciler.board) is not None:
             with suppress(Unavailable):  # tried again
-                content = await asyncio.to_thread(_part, reconciler.board, address)
+                content = await asyncio.to_thread(_part, board, address, context.asked.copy())
                 shown = await asyncio.to_thread(context.claims.show, number, content)
                 events = await asyncio.to_thread(context.store.events, limit=SHOWN)
-                reconciler.show_elsewhere((Elsewhere(*one) for one in shown), events)
+                reconciler.show_elsewhere(shown, events)
 
 
 async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:

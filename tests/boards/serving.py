@@ -53,6 +53,7 @@ class Serving:
         history: History | None = None,
         links: Links | None = None,
         obey: Commander | None = None,
+        asked: dict[str, float] | None = None,
         web: WebConfig | None = None,
         roles: Roles = Roles(),  # noqa: B008 - frozen
     ) -> None:
@@ -62,7 +63,7 @@ class Serving:
         self._store = store
         self._history = history
         self._links = links
-        self._obey = obey
+        self._obey, self._asked = obey, {} if asked is None else asked
         self._web, self._roles = web, roles
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
@@ -95,6 +96,7 @@ class Serving:
         app = build(
             self.publisher,
             channel=channel,
+            asked=self._asked,
             web=self._web,
             roles=self._roles,
             metrics=self._metrics,

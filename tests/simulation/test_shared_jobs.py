@@ -64,6 +64,10 @@ class Group:
             return set()
         return {job["name"] for job in board["jobs"]}
 
+    def elsewhere(self, name: str) -> Any:
+        """What a controller shows of the jobs of others."""
+        return json.loads(get(f"{self.http(name)}/api/v1/board"))["elsewhere"]
+
     def settled(self) -> bool:
         """Whether every job is held by a plan of the controller that has it."""
         held, counts = set[str](), []
@@ -177,6 +181,11 @@ def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
     group.start_two()
     until(lambda: len(group.jobs("a")) == len(group.jobs("b")) == 2, "not two each")
     name = min(group.jobs("b"))
+    until(lambda: name in str(group.elsewhere("a")), "its part is not shown")
+    shown = json.loads(get(f"{group.http('a')}/api/v1/jobs/{name}"))
+    assert (shown["name"], shown["applied"]["actions"][0]["clock_mhz"]) == (name, LOCK_MHZ)
+    assert shown["controller"].endswith(group.http("b").rpartition(":")[2])
+    assert shown["age_s"] < LIMIT_S
     done = group.order("a", f"jobs/{name}/pause", reason="a test")
     assert done["jobs"] == [name]
     until(lambda: group.cluster.locks_mhz().count(0) == 1, "it was not released")

@@ -1,15 +1,14 @@
 """The cluster in a few numbers and one headline, computed from the state of a board."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from joulecut_controller.board import Board, Elsewhere, JobBoard
+from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.needs import SEVERITIES, Need, needs
 from joulecut_controller.cluster.state import State, predicted_saved_ratio, state_of
 from joulecut_controller.plan.plan import Plan
@@ -75,7 +74,8 @@ class Cluster:
 class Part:
     """The jobs of one controller in brief. `waits` wait for a straggler, `saved` are predicted of
     plans that are only recommended, `less_w` and `available_w` as in `Power`. `rows` are those of
-    its table of jobs, for the pages of others.
+    its table of jobs, for the pages of others; `jobs` are those whole that others ask for, as this
+    one does for those that it `asks` for.
     """
 
     states: Mapping[State, int]
@@ -88,6 +88,11 @@ class Part:
     predicted: bool
     controller: str = ""  # host and port
     rows: tuple[dict[str, Any], ...] = ()
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asks: tuple[str, ...] = ()
+
+    def has(self, job: str) -> bool:
+        return any(row["name"] == job for row in self.rows)
 
 
 def part_of(board: Board) -> Part:
@@ -107,17 +112,12 @@ def part_of(board: Board) -> Part:
     )
 
 
-def part_text(board: Board, controller: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Its part as text for other controllers."""
-    return json.dumps(asdict(replace(part_of(board), controller=controller, rows=tuple(rows))))
-
-
-def parts_of(board: Board) -> list[tuple[Elsewhere, Part]]:
-    """The parts of other controllers that can be read; one of another version may not be."""
+def parts_of(board: Board) -> list[tuple[float, Part]]:
+    """Those of other controllers, with their age in seconds, but for what cannot be read."""
     found = []
-    for one in board.elsewhere:
+    for age_s, content in board.elsewhere:
         with suppress(msgspec.MsgspecError):
-            found.append((one, msgspec.json.decode(one.content, type=Part)))
+            found.append((age_s, msgspec.json.decode(content, type=Part)))
     return found
 
 

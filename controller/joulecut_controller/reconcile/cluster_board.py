@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.board import Board, Elsewhere, JobBoard, LogLine
-from joulecut_controller.cluster.summary import available
+from joulecut_controller.board import Board, JobBoard, LogLine
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
@@ -21,7 +20,7 @@ class BoardMaker:
     services: JobServices
     cluster: Cluster
     jobs: Mapping[str, JobController]
-    elsewhere: tuple[Elsewhere, ...] = ()
+    elsewhere: tuple[tuple[float, str], ...] = ()
 
     async def make(
         self, number: int, done: tuple[LogLine, ...], troubles: Mapping[str, str]
@@ -40,7 +39,7 @@ class BoardMaker:
             at_unix_s=context.unix_s(),
             pass_number=number,
             epoch=context.epoch,
-            sentence=actions or steady_sentence(boards),
+            sentence=actions or "no change",
             steady=not actions,
             lines=(*done, *self._wrong(said, warnings)),
             warnings=warnings,
@@ -110,32 +109,3 @@ def other_controller(nodes: Iterable[NodeView]) -> str:
 def trouble_text(key: str, error: str) -> str:
     """What a failing step means, in a sentence."""
     return f"{TROUBLE.get(key, f'{key} cannot be reconciled')}: {error}"
-
-
-def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
-    """Where nothing was changed: `all jobs steady`, and the plans that only wait for mode
-    enforce.
-    """
-    if not jobs:
-        return "no job in the policy"
-    advised = [job for job in jobs if job.mode == "recommend" and job.decision is not None]
-    plans = [job.decision for job in advised]
-    planned = all(
-        job.view.measured.baseline and not job.view.placement.complaint
-        for job in jobs
-        if job.mode != "off"
-    )
-    words = "all jobs steady" if planned else "no change"
-    saved = [
-        plan.forecast.saved_ratio
-        for plan in plans
-        if plan is not None and plan.forecast is not None and not plan.changes_nothing
-    ]
-    barred = sum(
-        bool(job.view.hindrance and not job.decision.changes_nothing)
-        for job in advised
-        if job.decision is not None
-    )
-    if barred:
-        words += f". {barred} plan{'s' if barred > 1 else ''} could not be enforced now"
-    return f"{words}. {available(saved).removesuffix('.')}" if saved else words

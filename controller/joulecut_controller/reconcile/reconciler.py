@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from joulecut_controller.board import Board, Elsewhere, LogLine
+from joulecut_controller.board import Board, LogLine
 from joulecut_controller.election.claims import Claims, Group, Wish
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
@@ -325,10 +325,11 @@ class Reconciler:
             else:
                 claims.given.add(name)
 
-    def show_elsewhere(self, parts: Iterable[Elsewhere], events: Iterable[Event]) -> None:
+    def show_elsewhere(self, parts: tuple[tuple[float, str], ...], events: Iterable[Event]) -> None:
         """Boards show these parts and newest events of all controllers from now on."""
-        self._boards.elsewhere = tuple(parts)
+        self._boards.elsewhere = parts
         self._context.audit.follow(events)
+        self._to_show.set()
 
     def stand_down(self, why: str) -> None:
         """The term is over: no more commands are sent, and leases run out."""

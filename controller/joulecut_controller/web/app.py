@@ -5,6 +5,7 @@ the controller is given. Every other route is read-only by construction.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -17,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from joulecut_controller.answer import OBJECT, Answer, listed
+from joulecut_controller.answer import OBJECT, Answer, Json, listed
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.history import History
 from joulecut_controller.cluster.summary import parts_of
@@ -50,6 +51,7 @@ OPENMETRICS = "application/openmetrics-text"
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
 STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
+ELSEWHERE_S, LOOK_S = 15.0, 0.5  # controllers show their parts, and hear questions, every 3 s
 
 
 class Parts(TypedDict, total=False):
@@ -57,7 +59,8 @@ class Parts(TypedDict, total=False):
 
     `metrics` yields the text of /metrics, as OpenMetrics where it is True. `web` asks for
     passwords, `roles` says which of its users may command. `store` has the week's
-    savings; `channel` takes commands. The charts show `history`, the page points to `links`.
+    savings; `channel` takes commands; `asked` are the jobs that others are to show, and until when
+    on the monotonic clock. The charts show `history`, the page points to `links`.
     """
 
     metrics: Callable[[bool], bytes] | None
@@ -65,6 +68,7 @@ class Parts(TypedDict, total=False):
     roles: Roles
     store: Store | None
     channel: CommandChannel | None
+    asked: dict[str, float]
     history: History | None
     links: Links | None
 
@@ -89,7 +93,7 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     senders = Senders(parts.get("web"), parts.get("roles", Roles()))
     channel = parts.get("channel")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
-    pages = Pages(publisher, parts.get("metrics"))
+    pages = Pages(publisher, parts)
     cluster = ClusterPages(pages.now, Week(parts.get("store")), history, links)
     stating = [pages, cluster, *([Commands(channel)] if channel else ())]
     found = [(one, getattr(part, name)) for part in stating for one, name in stated(type(part))]
@@ -108,8 +112,9 @@ class Pages:
     readers.
     """
 
-    def __init__(self, publisher: Publisher, metrics: Callable[[bool], bytes] | None) -> None:
-        self._publisher, self._metrics = publisher, metrics
+    def __init__(self, publisher: Publisher, parts: Parts) -> None:
+        self._publisher, self._metrics = publisher, parts.get("metrics")
+        self._asked = parts.get("asked", {})
         self._whole = Newest(render)
         self._brief = Newest(lambda board: encode(brief_json(board)))
 
@@ -130,8 +135,10 @@ class Pages:
 
     @get("jobs/{name}", "one job", JOB, errors=(404, 503))
     async def job(self, request: Request) -> Response:
-        rendered = await self._whole.of(self.now())
         name = request.path_params["name"]
+        if found := await self._elsewhere(name):
+            return json_response(found)
+        rendered = await self._whole.of(self.now())
         return json_bytes(rendered.jobs[_job_of(rendered.board, name).view.policy.name])
 
     @get("jobs/{name}/timeline", "the operations of its newest plan", TIMELINE, errors=(404, 503))
@@ -188,6 +195,18 @@ class Pages:
         number, age_s = board.pass_number, round(age_s, 3)
         return json_response({"ok": True, "role": role, "pass_number": number, "age_s": age_s})
 
+    async def _elsewhere(self, name: str) -> Json | None:
+        """A job of another controller as that shows it, once it hears that somebody asks."""
+        until_s = time.monotonic() + ELSEWHERE_S
+        while time.monotonic() < until_s and (
+            there := [one for one in parts_of(self.now()) if one[1].has(name)]
+        ):
+            (age_s, part), self._asked[name] = there[0], until_s
+            if name in part.jobs:
+                return part.jobs[name] | {"controller": part.controller, "age_s": age_s}
+            await asyncio.sleep(LOOK_S)
+        return None
+
     def now(self) -> Board:
         board = self._publisher.current()
         if board is None:
@@ -205,7 +224,7 @@ def _job_of(board: Board, name: str) -> JobBoard:
     if not board.leads:
         raise HTTPException(503, f"a standby has no jobs; {board.sentence}")
     for _, part in parts_of(board):
-        if any(row["name"] == name for row in part.rows):
+        if part.has(name):
             raise HTTPException(404, f"job {name!r:.100} is at the controller {part.controller}")
     known = ", ".join(job.view.policy.name for job in board.jobs) or "none"
     raise HTTPException(404, f"no job {name!r:.100} in the policy; there are: {known:.500}")

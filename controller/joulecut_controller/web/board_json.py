@@ -143,7 +143,7 @@ BOARD = Answer(
     elsewhere=listed(
         Answer(
             controller=a.TEXT.at(lambda one: one[1].controller),
-            age_s=a.NUMBER.at(lambda one: one[0].age_s),
+            age_s=a.NUMBER.at(lambda one: one[0]),
             jobs=listed(a.TEXT).at(lambda one: [row["name"] for row in one[1].rows]),
         )
     ).at(parts_of),

@@ -1,17 +1,18 @@
 """The headline, what needs a person, and the next step: all follow from the board's state."""
 
+import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import boards
 import pytest
 from job_states import changed
 
-from joulecut_controller.board import Board, Elsewhere, JobBoard
+from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.state import next_step, state_of
-from joulecut_controller.cluster.summary import cluster_of, part_text
+from joulecut_controller.cluster.summary import cluster_of, part_of
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.orders import Hold
 from joulecut_controller.policy.policy import Cost, Policy
@@ -245,7 +246,7 @@ def test_jobs_of_another_controller_count_as_its_own_would() -> None:
     whole = boards.board()
     assert whole.jobs
     empty = replace(whole, jobs=())
-    shared = replace(empty, elsewhere=(Elsewhere(3.0, part_text(whole, "host:9440", [])),))
+    shared = replace(empty, elsewhere=((3.0, json.dumps(asdict(part_of(whole)))),))
     mine, theirs = cluster_of(whole), cluster_of(shared)
     assert (theirs.headline, theirs.states, theirs.account) == (
         mine.headline,
@@ -255,5 +256,5 @@ def test_jobs_of_another_controller_count_as_its_own_would() -> None:
     assert theirs.power == mine.power
     assert [one for one in theirs.needs if one.job] == [one for one in mine.needs if one.job]
     assert cluster_of(replace(whole, elsewhere=shared.elsewhere)).power.now_w == mine.power.now_w
-    unreadable = replace(empty, elsewhere=(Elsewhere(3.0, '{"states": 1}'),))
+    unreadable = replace(empty, elsewhere=((3.0, '{"states": 1}'),))
     assert cluster_of(unreadable) == cluster_of(empty)

@@ -1,18 +1,27 @@
 """The JSON API through a real server on a real socket."""
 
+import json
 import re
 import socket
+import threading
+import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import boards
 import pytest
 from serving import WAIT_S, Serving
 
+from joulecut_controller.answer import Json
+from joulecut_controller.board import Board
+from joulecut_controller.cluster.summary import part_of
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.web import server
 from joulecut_controller.web.app import DOCUMENT, build
+from joulecut_controller.web.cluster_json import STANDING
+from joulecut_controller.web.job_json import job_json
 from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.responses import encode
 from joulecut_controller.web.server import Server
 from joulecut_wire.errors import Unavailable
 
@@ -169,3 +178,35 @@ def test_a_taken_port_is_one_line() -> None:
 )
 def test_the_url_is_one_that_can_be_opened(host: str, url: str) -> None:
     assert Server(build(Publisher()), host, 9).url == url
+
+
+def test_a_job_of_another_controller_is_shown_once_that_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("joulecut_controller.web.app.LOOK_S", 0.02)
+    whole, asked = boards.board(), dict[str, float]()
+    name, rows = whole.jobs[0].view.policy.name, tuple(map(STANDING.json, whole.jobs))
+    shown = job_json(whole.jobs[0], whole.view, policy=whole.policy)
+
+    def seen(**jobs: Json) -> Board:
+        """As a controller without jobs sees the other, which shows these."""
+        part = replace(part_of(whole), controller="host:9440", rows=rows, jobs=jobs)
+        return replace(whole, jobs=(), elsewhere=((3.0, json.dumps(asdict(part))),))
+
+    def answer() -> None:
+        until_s = time.monotonic() + WAIT_S
+        while name not in asked and time.monotonic() < until_s:
+            time.sleep(0.01)
+        served.publish(seen(**{name: shown}))
+
+    with Serving(seen(), asked=asked) as served:
+        answering = threading.Thread(target=answer)
+        answering.start()
+        found = served.get(f"/api/v1/jobs/{name}").json
+        answering.join(WAIT_S)
+        assert found == json.loads(encode(shown)) | {"controller": "host:9440", "age_s": 3.0}
+        assert served.get(f"/api/v1/jobs/{name}/timeline").status == 404
+        monkeypatch.setattr("joulecut_controller.web.app.ELSEWHERE_S", 0.0)
+        late = served.get(f"/api/v1/jobs/{name}").json
+        assert late["error"] == f"job '{name}' is at the controller host:9440"
+        assert served.get("/api/v1/jobs/none").status == 404
