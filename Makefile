@@ -123,7 +123,6 @@ docs: setup-dev
 # Of live runs, and of simulated windows for the report. Dashboards need npm and Prometheus.
 pictures: setup-dev
 	@$(BIN)/python tools/pictures
-	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/model-picture
 	@$(BIN)/python tools/page-pictures
 	@JOULECUT_REWRITE_PICTURES=1 $(PYTEST) -m "" tests/grafana/test_grafana_queries.py

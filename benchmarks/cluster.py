@@ -261,8 +261,7 @@ class Cluster:
     def look(self) -> None:
         """Notes baselines and first commands that came since the last look."""
         now_s, held = time.monotonic(), self.stats()["held"]
-        table = "baseline" if not self.args.no_profiles else "notebook"
-        known = {name for (name,) in self.rows(f"SELECT DISTINCT job FROM {table}")}
+        known = {name for (name,) in self.rows("SELECT DISTINCT job FROM baseline")}
         if self.args.mode != "enforce":
             plans = "SELECT DISTINCT job FROM event WHERE kind = 'plan' AND generation > 0"
             held = {name: 1 for (name,) in self.rows(plans)}

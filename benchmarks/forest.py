@@ -44,7 +44,7 @@ from drawn import DrawnPlant, case
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller
 
-from joulecut_controller.learn.known_jobs import NAME, encoded
+from joulecut_controller.known_jobs import NAME, encoded
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import ClockPolicy, PredictPolicy
 from joulecut_controller.store.database import open_store

@@ -8,13 +8,11 @@ import statistics
 from joulecut_controller.plan import goal, pace, planner
 from joulecut_controller.plan.jitter import STILL
 from joulecut_controller.plan.planning_input import Lateness, PlannerState
-from joulecut_controller.reconcile import online_profiler, training_samples
-from joulecut_controller.reconcile.online_profiler import OnlineProfiler
+from joulecut_controller.reconcile import training_samples
 
 Replaced = tuple[object, str, object]
 
-# With a profile.
-PLANNER: dict[str, tuple[Replaced, ...]] = {
+MECHANISMS: dict[str, tuple[Replaced, ...]] = {
     # Clocks from before a veto come back after it.
     "suspension": ((PlannerState, "after", lambda state, *_: state.at_default()),),
     # The inferred work of a baseline explains what it takes.
@@ -41,25 +39,6 @@ PLANNER: dict[str, tuple[Replaced, ...]] = {
         ),
     ),
 }
-# Without one.
-LEARNING: dict[str, tuple[Replaced, ...]] = {
-    # After a window at default clocks learning goes on from the clocks before.
-    "resumed-trial": (
-        (OnlineProfiler, "_advised", lambda one, _, facts, ask: ask(facts, one._log.measurements)),
-    ),
-    # Room for what default clocks may move until their next window.
-    "margin": ((online_profiler, "_margin", lambda *_: 0.0),),
-    # No lower clocks where one standard error of the slowdown would make them late.
-    "late-within": ((online_profiler, "_late_within", lambda *_: 0.0),),
-    # After a second late step default clocks are measured first.
-    "late-steps": (
-        (online_profiler, "remembered", lambda *_: Lateness()),
-        (online_profiler, "late_again", lambda *_: Lateness()),
-    ),
-    # No baseline of a throttled GPU.
-    "throttled": ((online_profiler, "_throttled", lambda *_: ""),),
-}
-MECHANISMS = PLANNER | LEARNING
 
 
 def switch_off(names: str) -> None:

@@ -89,9 +89,9 @@ class Controller:
         return self._of_this_version(self._parsed(raw), {"name", "holds", "decision", "gpus"})
 
     def measurements(self, name: str) -> Json:
-        """Windows measured on a job. Raises BadInput where the policy has no such job."""
+        """What was measured of a job. Raises BadInput where the policy has no such job."""
         raw = self._asked(f"/api/v1/jobs/{quoted(name)}/measurements", TIMEOUT_S, bad=(404,))
-        return self._of_this_version(self._parsed(raw), {"name", "probed", "pipeline", "profile"})
+        return self._of_this_version(self._parsed(raw), {"name", "measured", "pipeline", "profile"})
 
     def order(self, path: str, **words: str | bool) -> Json:
         """Send a command and return its outcome.

@@ -186,18 +186,15 @@ def _measured(job: Json) -> Step:
 
 
 def _learnt(job: Json, board: Json) -> Step:
-    probing = job.get("probing")
     if job["profile"]:
         return Step("evidence", True, f"profile {job['profile']}")
-    if probing and probing["verdict"] == "enough":
-        return Step("evidence", True, f"{probing['settings_measured']} settings measured")
-    found = probing["reason"] if probing else "no profile, and nothing measured at other clocks"
+    learning = (job.get("learning") or {}).get("text")
+    if learning:
+        return Step("evidence", True, learning)
+    found = "no profile, and its work at default clocks is not known yet"
     if job["found"]:
-        return Step("evidence", False, f"no profile; {found}", _entry(job, board))
-    mend = "mode: enforce lets it learn while it runs, or pipeline.profile: FILE"
-    if job["mode"] == "enforce":
-        mend = f"wait: it learns while it runs ({_explain(job)}), or pipeline.profile: FILE"
-    return Step("evidence", False, found, mend)
+        return Step("evidence", False, found, _entry(job, board))
+    return Step("evidence", False, found, f"wait ({_explain(job)}), or pipeline.profile: FILE")
 
 
 def _saving(job: Json) -> Step:

@@ -194,7 +194,6 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_erro
         head,
         [*_facts(job, now_unix_s), *_predictors(job)],
         granularity_lines(job),
-        _learning(job),
         _gpus(job),
         _decisions(events, now_unix_s),
     ]
@@ -333,27 +332,6 @@ def _predictors(job: Json) -> Iterator[str]:
         yield labelled("Model", learning["text"])
     for drift in learning.get("drifting", ()):
         yield labelled("Drift", drift)
-
-
-def _learning(job: Json) -> list[str]:
-    """Measurements and next step of a job without a profile."""
-    probing = job.get("probing")
-    if not probing:
-        return []
-    count = probing["settings_measured"]
-    lines = ["Online profiling (no profile in the policy)"]
-    lines.append(f"  {count} settings measured; {probing['verdict']}: {probing['reason']}")
-    if probing["lowest_measured_mhz"]:
-        measured = ", ".join(str(clock) for clock in probing["lowest_measured_mhz"])
-        lines.append(f"  lowest clock measured by stage: {measured} MHz")
-    if probing["guessed_iteration_time_s"] is not None:
-        clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
-        lines.append(
-            f"  at {clocks} MHz: {seconds(probing['guessed_iteration_time_s'])} an iteration, at "
-            f"most {seconds(probing['guessed_iteration_time_high_s'])}, "
-            f"{percent(probing['guessed_saved_ratio'])} less energy than now (predicted)"
-        )
-    return lines
 
 
 def _gpus(job: Json) -> list[str]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.plan import FrontierPoint, Plan
@@ -24,6 +22,7 @@ from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.log_line import Level
 from joulecut_wire.messages import IterationTiming
 
@@ -73,8 +72,7 @@ class JobBoard:
     account: Account = field(default_factory=Account)
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
-    probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
-    probed: ProbedJob | None = None  # its measurements
+    measured_profile: Profile | None = None  # of a job that began without one: where it ran
     learnt: Learnt = Learnt()  # its predictors; without a profile, the first recommendation
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day

@@ -148,14 +148,6 @@ class Store(Protocol):
         """The baseline measured for this job in this shape (pipeline, GPUs, profile)."""
         ...
 
-    def keep_notebook(self, job: str, content: str) -> None:
-        """What was learnt of a job without a profile, as text."""
-        ...
-
-    def notebook(self, job: str) -> str:
-        """The newest text kept for the job; empty where there is none."""
-        ...
-
     def keep_learnt(self, name: str, content: str) -> None:
         """What an estimator knows, as text; raises ValueError where it is too long to keep."""
         ...

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.reference.reference import Answer
+from joulecut_engine.graph.pipeline import EVALUATION
 from joulecut_wire.messages import (
     Allocation,
     GpuDescription,
@@ -328,6 +329,9 @@ class Measured:
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
     # Whether the job has reported operations in this shape; None before its first report.
     operations_reported: bool | None = None
+    # The lowest clock of each GPU that iterations ran at; empty before any ran at lower clocks.
+    lowest_mhz: Mapping[str, int] = field(default_factory=dict)
+    default_clock_ratio: float = 1.0  # default clocks now over those at first: heat lowers them
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
@@ -359,6 +363,13 @@ class JobState:
     running: Instance | None = None  # the running job that all its GPUs belong to, where known
     reservation: str = ""  # why a job in mode enforce is only recommended for now
     hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
+
+    @property
+    def workload(self) -> str:
+        """The name of its work among the estimator's: an evaluation is other work."""
+        pipeline = self.policy.pipeline
+        evaluates = pipeline is not None and pipeline.schedule == EVALUATION
+        return f"{self.policy.name}/evaluation" if evaluates else self.policy.name
 
     @property
     def deadline_s(self) -> float | None:

@@ -41,7 +41,7 @@ def test_an_older_database_is_brought_forward_with_its_rows(database: Database) 
 BASELINE = StoredBaseline(Window(40, 1.5, 0.25, None, 2.0), 1_700_000_000.0)
 # How what a version changed of the one before is taken back.
 ADDED = {
-    2: "drop table notebook",
+    2: "drop table if exists notebook",
     3: "drop table learnt",
     4: "drop table record",
     5: "drop table if exists profile",
@@ -63,8 +63,6 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     store.next_epoch(6)
     store.record(event_of(3))
     store.keep_baseline("job", "shape", BASELINE)
-    if version >= 2:
-        store.keep_notebook("a", "first")
     if version >= 3:
         store.keep_learnt("predictors", "kept")
     database.close()
@@ -78,15 +76,11 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert store.events() == (event_of(3),)
     aged = BASELINE if version >= 6 else StoredBaseline(BASELINE.window)
     assert store.baseline("job", "shape") == aged
-    assert store.notebook("a") == ("first" if version >= 2 else "")
     assert store.learnt("predictors") == ("kept" if version >= 3 else "")
     assert store.records("window") == ()
-    store.keep_notebook("a", "second")
-    store.keep_notebook("b", "other")
     store.keep_learnt("predictors", "second")
     store.keep_record(Record(1.0, "window", "a", "{}"))
     store = database.open()
-    assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
     assert store.learnt("predictors") == "second"
     assert store.learnt("others") == ""
     assert store.records("window") == (Record(1.0, "window", "a", "{}"),)

@@ -18,7 +18,7 @@ class ShapedWorld(UnprofiledWorld):
 
     def __init__(self, shapes: dict[str, PipelineShape]) -> None:
         super().__init__()
-        self.shapes = shapes
+        self.shapes, self.detailed = shapes, True
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         return tuple(

@@ -23,7 +23,7 @@ from pyarrow import parquet
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller
 
-from joulecut_controller.learn.known_jobs import NAME, encoded
+from joulecut_controller.known_jobs import NAME, encoded
 from joulecut_controller.policy.policy import (
     TOLERANCE_RATIO,
     Policy,

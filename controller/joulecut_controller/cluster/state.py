@@ -11,7 +11,7 @@ from joulecut_controller.board import JobBoard
 from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[
-    "enforced", "default", "recommended", "steady", "measuring", "learning", "silent", "unplaced",
+    "enforced", "default", "recommended", "steady", "measuring", "silent", "unplaced",
     "paused", "tripped", "parked", "off",
 ]  # fmt: skip
 
@@ -28,11 +28,8 @@ def budget_ratio(job: JobBoard) -> float | None:
 def state_of(job: JobBoard) -> State:
     """One word; what keeps a job from control comes before what is missing for it."""
     kinds = {hold.kind for hold in job.holds}
-    view, plan, probing = job.view, job.decision, job.probing
-    # Of a job that is only recommended, other jobs say what lower clocks would do.
-    forecast = job.mode == "recommend" and view.policy.pipeline is not None
-    known = forecast or view.policy.profile is not None
-    learnt = known or (probing is not None and probing.verdict == "enough")
+    view, plan, policy = job.view, job.decision, job.view.policy
+    unknown = policy.profile is None and not policy.is_order  # its work at default clocks
     ordered: tuple[tuple[bool, State], ...] = (
         (job.mode == "off", "off"),
         ("breaker" in kinds, "tripped"),
@@ -44,8 +41,7 @@ def state_of(job: JobBoard) -> State:
             view.measured.baseline is None and not math.isfinite(view.placement.report_age_s),
             "silent",
         ),
-        (view.measured.baseline is None, "measuring"),
-        (not learnt, "learning"),
+        (view.measured.baseline is None or unknown, "measuring"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
         (_awaits_plan(job), "measuring"),
@@ -79,7 +75,6 @@ def next_step(job: JobBoard) -> str:
     """Empty where a job is enforced and nothing is missing."""
     view, plan, lock = job.view, job.decision, job.view.measured.external_lock
     reserved = f"recommended only: {view.reservation}" if view.reservation else ""
-    advice = job.probing.reason if job.probing else "no profile, hence no evidence on other clocks"
     steps: dict[State, str] = {
         "off": "set `mode: recommend` in the policy",
         "paused": job.holds[0].sentence if job.holds else "",
@@ -87,7 +82,6 @@ def next_step(job: JobBoard) -> str:
         "unplaced": f"its GPUs cannot be assigned to stages: {view.placement.complaint}",
         "silent": "no report yet: the job must report its iterations (docs/integrations.md)",
         "measuring": f"no baseline is measured: {lock}" if lock else job.sentence,
-        "learning": advice,
         "enforced": reserved,
         "parked": "",
         "default": plan.refused if plan and plan.refused else job.sentence,
@@ -100,7 +94,7 @@ def next_step(job: JobBoard) -> str:
 def _towards_enforcement(job: JobBoard) -> str:
     verdict, plan = job.advisable, job.decision
     if plan is not None and plan.predicted_from:
-        return f"{plan.predicted_from}; `mode: enforce` in the policy learns the job, step by step"
+        return f"{plan.predicted_from}; `mode: enforce` in the policy begins with it"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"
     return f"not yet: {verdict.missing}" if verdict.missing else verdict.text

@@ -17,7 +17,7 @@ from joulecut_controller.view import BUDGET_JOB
 
 # As a person asks: what is controlled, what could be, what is on its way, what is not.
 STATES: tuple[State, ...] = (
-    "enforced", "recommended", "steady", "default", "measuring", "learning", "silent", "unplaced",
+    "enforced", "recommended", "steady", "default", "measuring", "silent", "unplaced",
     "paused", "tripped", "parked", "off",
 )  # fmt: skip
 QUIET: frozenset[State] = frozenset(("enforced", "recommended", "steady", "parked", "off"))

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from joulecut_controller.chunk import DEFAULT, Chunk, Judged, Setting, Timed, Usual
+from joulecut_controller.chunk import DEFAULT, READY, Chunk, Judged, Setting, Timed, Usual
 from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
 from joulecut_controller.observe.gpu_paces import GpuPaces
@@ -43,6 +43,10 @@ from joulecut_controller.view import (
     PipelineTrace,
     StageLoad,
 )
+from joulecut_wire.messages import ScheduleStep, TimedStep
+
+# By GPU: changes of its clock within an iteration, or a fixed power limit in watts.
+Schedule = tuple[tuple[str, tuple[TimedStep | ScheduleStep, ...] | float], ...]
 
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
@@ -51,6 +55,7 @@ DONE_KEPT = 64  # late duplicates of a closed iteration are not a new one
 SHORTEST_S = 0.001  # of an iteration; a wrong one must not divide by zero
 PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
 PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
+DEFAULT_CLOCK_STEP = 0.015  # default clocks vary by a step of the table
 UNLOADED_MAX = 16  # iterations whose loads are taken together; a sample weighs 20 at most
 SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
@@ -116,7 +121,7 @@ class _Track:
     references: dict[str, _Referred] = field(default_factory=dict)  # by phase
     default_paces: GpuPaces = field(default_factory=GpuPaces)  # of all windows at default clocks
     locks: dict[str, int] = field(default_factory=dict)
-    schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
+    schedule: Schedule = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
     unloaded: list[Iteration] = field(default_factory=list)  # of `window`, not in `fresh` yet
     unloaded_of: MeasurementWindow | None = None
@@ -125,6 +130,9 @@ class _Track:
     seen_s: float = -math.inf  # of the newest readings of all GPUs
     straggling: bool = False
     time_ratios: Mapping[str, float] = field(default_factory=dict)
+    lowest_mhz: dict[str, int] = field(default_factory=dict)
+    first_mhz: dict[str, int] = field(default_factory=dict)  # default clocks, as first observed
+    default_clock_ratio: float = 1.0
     loads_compared: tuple[StageLoad, ...] = ()
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
@@ -206,7 +214,7 @@ class IterationStats:
         locks: Mapping[str, int],
         now_s: float,
         *,
-        schedule: tuple[object, ...] = (),
+        schedule: Schedule = (),
         slowdown: Figure | None = None,
         operations: float | None = None,
     ) -> None:
@@ -287,6 +295,8 @@ class IterationStats:
             self._see_baseline(track, stages, groups, now_s)
             for one in fresh:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
+        if track.window.iterations >= READY and held:
+            self._see_lowest(track, gpus)
         unloaded = _unloaded(track, fresh, loads=loads)
         fresh_now = Fresh(
             chunk=chunk,
@@ -308,6 +318,8 @@ class IterationStats:
             external_lock=external_lock,
             refused=tuple(sorted(track.sequence.refused.items())),
             operations_reported=track.operations_reported,
+            lowest_mhz=track.lowest_mhz,
+            default_clock_ratio=track.default_clock_ratio,
             time_ratios=track.time_ratios,
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
@@ -396,6 +408,7 @@ class IterationStats:
         seen = track.window.summary(ITERATIONS_KEPT)
         if seen is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
+        self._see_default_clocks(track)
         since_s, level = track.window.since_s, track.referred.level()
         level = math.log(seen.time_mean_s) if level is None else level
         if track.baseline.measure(seen, level, since_s=since_s, now_s=now_s):
@@ -403,6 +416,29 @@ class IterationStats:
             if loads is not track.loads_compared:  # nothing new otherwise
                 track.loads_compared = loads
                 track.time_ratios = time_ratios(loads, stages, groups)
+
+    def _see_default_clocks(self, track: _Track) -> None:
+        """How far default clocks have moved. A single GPU that did is throttled, or recovers."""
+        seen_mhz = track.window.clocks_mhz()
+        if len(seen_mhz) < len(track.stage_of):
+            return
+        track.first_mhz = track.first_mhz or seen_mhz
+        moved = statistics.median(seen_mhz[u] / mhz for u, mhz in track.first_mhz.items())
+        near = 1.0 - DEFAULT_CLOCK_STEP <= moved <= 1.0 + DEFAULT_CLOCK_STEP
+        track.default_clock_ratio = 1.0 if near else moved
+
+    def _see_lowest(self, track: _Track, gpus: Mapping[str, GpuView]) -> None:
+        """Clocks that enough iterations ran at, and those within them."""
+        changes = {uuid: steps for uuid, steps in track.schedule if isinstance(steps, tuple)}
+        lowest = dict(track.lowest_mhz)
+        for uuid, lock_mhz in track.locks.items():
+            highest = max(gpus[uuid].description.clocks_mhz, default=0) if uuid in gpus else 0
+            ran_mhz = [step.clock_max_mhz for step in changes.get(uuid, ())]
+            ran_mhz.append(lock_mhz or highest)
+            if min(ran_mhz):
+                lowest[uuid] = min(*ran_mhz, lowest.get(uuid, ran_mhz[-1]))
+        if lowest != track.lowest_mhz:
+            track.lowest_mhz = lowest
 
     def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Adds observed clocks and energy counters of this pass."""

@@ -347,6 +347,10 @@ class MeasurementWindow:
             operations_s=operations_s,
         )
 
+    def clocks_mhz(self) -> dict[str, int]:
+        """The usual clock of each GPU, where one was observed."""
+        return {uuid: gpu.clock_mhz for uuid, gpu in self._gpus.items() if gpu.clocks_mhz}
+
     def loads(self, *, newest: bool = True) -> tuple[StageLoad, ...]:
         """Mean busy time per operation and power of every GPU, over the whole window. Where the
         `newest` iterations do not matter, as computed last under the same clocks.

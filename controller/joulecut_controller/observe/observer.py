@@ -19,8 +19,7 @@ from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import RETIRED_SOURCE, ArrivedReport, FleetState, RateSample
 from joulecut_controller.view import GpuView, JobState, Placement, View
-from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
-from joulecut_engine.graph.shape import kinds_of
+from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_wire.messages import IterationReport, PipelineShape
 
 # A silent agent reports no change of owner either; the agent keeps a kubelet's last answer as long.
@@ -63,6 +62,7 @@ class Observer:
         self._addresses: dict[str, str] = {}  # by GPU
         self._listed: dict[str, set[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
+        self._rate_alone: set[str] = set()  # jobs that report no operations
 
     def arrange(
         self, policy: Policy, state: FleetState, now_s: float, own: Container[str] | None = None
@@ -75,6 +75,7 @@ class Observer:
         names = [job.name for job in policy.jobs if own is None or job.name in own]
         self._placements.keep_only(names)
         self.stats.keep_only(names)
+        self._rate_alone.intersection_update(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         self._policies = {job.name: job for job in policy.jobs}
         before, self._matches = self._matches.entries, match_jobs(policy, gpus)
@@ -168,6 +169,8 @@ class Observer:
         placement = self._placements.placement(policy, gpus, now_s, match)
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
+        if policy.name in self._rate_alone:
+            policy, placement = _as_one_stage(policy, placement)
         shape = self._shape(policy, placement)
         measured, fresh = self.stats.fold(
             policy.name,
@@ -181,6 +184,10 @@ class Observer:
             recall=recall,
             loads=loads or policy.profile is None,
         )
+        if measured.operations_reported is False:
+            self._rate_alone.add(policy.name)
+        elif measured.operations_reported:
+            self._rate_alone.discard(policy.name)
         running = match.running or unanimous(placement, gpus)
         hindrance = ""
         if policy.mode != "off":
@@ -188,8 +195,6 @@ class Observer:
         reservation = hindrance if policy.mode == "enforce" else ""
         if reservation:
             policy = replace(policy, mode="recommend")
-        if measured.operations_reported is False and _learnt_online(policy):
-            policy = replace(policy, profile=None)
         job = JobState(
             policy=policy,
             placement=placement,
@@ -236,16 +241,17 @@ class _Shape:
         )
 
 
-def _learnt_online(policy: JobPolicy) -> bool:
-    """Whether a job with a rate alone starts from its prediction and tries clocks.
-
-    Busy times correct a prediction. Without them it would stand as it is, so it becomes a prior
-    where learning can lay out the pipeline.
+def _as_one_stage(policy: JobPolicy, placement: Placement) -> tuple[JobPolicy, Placement]:
+    """A job that reports its rate alone and has no measured profile: nothing says which GPU the
+    others wait for, so that all have one clock.
     """
-    pipeline = policy.pipeline
-    if policy.predicted is None or pipeline is None or policy.slo.statistic != "mean":
-        return False
-    return pipeline.chunks == 1 and kinds_of(pipeline) == KINDS
+    profile = policy.profile if policy.predicted is None else None
+    if policy.pipeline is None or profile is not None or placement.complaint:
+        return policy, placement
+    uuids = tuple(sorted(placement.uuids))
+    pipeline = Pipeline("1f1b", stages=1, microbatches=1, data_parallel=len(uuids))
+    policy = replace(policy, pipeline=pipeline, profile=None)
+    return policy, replace(placement, stages=(uuids,), groups=(), pipelines=())
 
 
 def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> int:

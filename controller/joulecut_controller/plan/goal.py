@@ -8,10 +8,11 @@ import math
 from dataclasses import replace
 
 from joulecut_controller.plan.evaluation import Evaluation
-from joulecut_controller.plan.pace import Pace, doubt_ratio, surely_above
+from joulecut_controller.plan.pace import SCALE_MAX, Pace, doubt_ratio, surely_above
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.reference.reference import LATE_SDS
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.optimize.problem import Goal, Infeasible
 
 # A goal stands while the wanted slowdown is longer by less than this part of it. Measurements move
@@ -28,6 +29,7 @@ ROUNDING = 1e-9  # deadlines are held to this, relative
 # between two plans of which one is late. Each plan that is late again doubles it.
 CAUTION_DWELLS = 20.0
 CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
+LONGER_MIN = 1e-6  # of the next lower clock: work that does not follow it at all
 LATE_ITERATIONS_MIN = 8  # fewer show no standard error worth the name
 
 
@@ -61,7 +63,7 @@ def pace_of(
     times are as predicted: watts are measured.
     """
     modelled_s, known = default.mean_s, inputs.job.measured.reference
-    pace = Pace(inputs.default_s, modelled_s)
+    pace = Pace(inputs.default_s, modelled_s, worst=_worst(inputs.job.policy.profile))
     if known is None or inputs.allotted_s is not None:
         return pace
     pace = replace(pace, scale=known.scale)
@@ -70,6 +72,20 @@ def pace_of(
         return pace
     predicted = math.log(held.mean_s / modelled_s)
     return replace(pace, held=(predicted, measured))
+
+
+def _worst(profile: Profile | None) -> float:
+    """Slowdown of work that follows its clock, over what a predicted profile says of small steps;
+    0 of a measured one.
+    """
+    if profile is None or not profile.predicted:
+        return 0.0
+    found = [1.0]
+    for options in profile.options.values():
+        *_, below, top = sorted(options)
+        longer = below.time_s / top.time_s - 1.0
+        found.append((top.clock_mhz / below.clock_mhz - 1.0) / max(longer, LONGER_MIN))
+    return min(max(found), SCALE_MAX)
 
 
 def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from joulecut_controller.plan.costs import keys_of
+from joulecut_controller.plan.costs import keys_of, reach_mhz
 from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, stretches_s
 from joulecut_controller.plan.pace import EXPLAINED_RATIO
 from joulecut_controller.plan.plan import Action, Forecast, Plan
@@ -78,7 +78,7 @@ def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
     if fixed and job.policy.is_order:
         return job.placement.complaint
     other = fixed or (plan.mode != "enforce" and plan.predicted_from)
-    if job.policy.profile is None and not ((plan.basis and plan.basis.reach_mhz) or other):
+    if job.policy.profile is None and not other:
         return "no profile: no evidence about other clocks"
     if job.measured.baseline is None:
         return "no baseline was measured"
@@ -253,14 +253,13 @@ def _outside(
     if fixed or action.unused_mhz or action.power_limit_w is not None:
         yield from _not_as_asked(action, asked, fixed or Fixed(), site)
     elif enforced or not plan.predicted_from:  # of other jobs nothing was measured of this one
-        yield from _unmeasured(plan, action, job, asked)
+        yield from _unmeasured(action, job, gpu, asked)
 
 
-def _unmeasured(plan: Plan, action: Action, job: JobState, asked: list[int]) -> Iterator[str]:
-    """A clock below those that were measured."""
-    reach = plan.basis.reach_mhz if plan.basis else None
-    lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
-    if lowest_mhz is None or asked[0] < lowest_mhz:
+def _unmeasured(action: Action, job: JobState, gpu: GpuView, asked: list[int]) -> Iterator[str]:
+    """A clock below those that were measured, or beyond a step of them."""
+    lowest_mhz = _lowest_profiled_mhz(job, action.stage)
+    if lowest_mhz is None or asked[0] < max(lowest_mhz, reach_mhz(job, gpu)):
         yield f"{asked[0]} MHz is below the lowest clock measured ({lowest_mhz} MHz)"
 
 
@@ -295,9 +294,7 @@ def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
 
 
 def _sound(plan: Plan, job: JobState, view: View, check: Check) -> str:
-    """Whether the figures are finite and keep the deadline, and the solution passes the check. A
-    trial has no solution to check, and one that only raises clocks may be late.
-    """
+    """Whether the figures are finite and keep the deadline, and the solution passes the check."""
     forecast, basis = plan.forecast, plan.basis
     if basis is not None and basis.fixed:
         return ""  # nothing is predicted of it
@@ -306,15 +303,12 @@ def _sound(plan: Plan, job: JobState, view: View, check: Check) -> str:
     figures = (forecast.iteration_time_s, forecast.energy_j, plan.deadline_s)
     if not all(math.isfinite(figure) and figure > 0.0 for figure in figures):
         return "the forecast is not made of numbers"
-    trial = basis is not None and basis.reach_mhz is not None
-    lowers = any(action.verb == "lower" for action in plan.actions)
-    late = forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING)
-    if late and (lowers or not trial):
+    if forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING):
         return (
-            f"{'guessed' if trial else 'predicted'} {forecast.iteration_time_s:.6g} s an "
-            f"iteration, later than the deadline of {plan.deadline_s:.6g} s"
+            f"predicted {forecast.iteration_time_s:.6g} s an iteration, later than the deadline "
+            f"of {plan.deadline_s:.6g} s"
         )
-    return "" if trial else _solved(plan, forecast, job, check, limited=_limited(job, view))
+    return _solved(plan, forecast, job, check, limited=_limited(job, view))
 
 
 def _limited(job: JobState, view: View) -> bool:

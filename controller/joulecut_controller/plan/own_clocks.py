@@ -35,16 +35,6 @@ def pace_setters(uuids: Sequence[str], ratios: Mapping[str, float]) -> list[str]
     return [uuid for uuid in uuids if ratios.get(uuid, 1.0) >= 1.0 - FASTER_RATIO_MIN]
 
 
-def own_clock_unmodelled(ratio: float, stage_mhz: int, clocks_mhz: Sequence[int]) -> int:
-    """The lowest of these clocks at which a GPU keeps the pace, without a time curve: no work slows
-    down by more than its clock does. `ratio` is its time over the slowest's.
-    """
-    if ratio >= 1.0 - FASTER_RATIO_MIN:
-        return stage_mhz
-    lower = (mhz for mhz in sorted(clocks_mhz) if ratio * stage_mhz <= mhz <= stage_mhz)
-    return next(lower, stage_mhz)
-
-
 def own_clocks(
     clocks_mhz: Sequence[int],
     allowed: Sequence[bool],

@@ -24,6 +24,9 @@ BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most basel
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
+# By how much the first clocks of a predicted profile may miss the budget where all work slows by as
+# much as its clock, for the dozen iterations that show it.
+FIRST_OVER = 0.01
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
 CAREFUL_SDS = 0.5
@@ -35,13 +38,15 @@ NONE, EXACT = Figure(0.0, 0.0), Figure(1.0, 0.0)
 class Pace:
     """`default_s` is measured at default clocks, `modelled_s` is what the model says of them.
     `held` is the log slowdown of the clocks held, as modelled and as measured: 0 at default clocks.
-    `scale` is the part of further predicted slowdowns that comes true.
+    `scale` is the part of further predicted slowdowns that comes true; `worst` is the most that can
+    under a predicted profile, since no work slows by more than its clock.
     """
 
     default_s: float
     modelled_s: float
     held: tuple[float, Figure] = (0.0, NONE)
     scale: Figure = EXACT
+    worst: float = 0.0
 
     @property
     def holds(self) -> bool:
@@ -73,7 +78,10 @@ class Pace:
         slope = self.slope
         if careful:
             room = max(0.0, room - measured.sd)
-            slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
+            slope = max(slope, 1.0)
+            if not self.holds:
+                first = self.worst * allowed / (allowed + FIRST_OVER)
+                slope = max(slope + CAREFUL_SDS * self.scale.sd, first)
         beyond = room / slope
         if careful and measured.mean + DOUBT_STDERRS * measured.sd > modelled:
             # Where work varies, each further step would follow the noise of the last one.

@@ -136,15 +136,13 @@ class Forecast:
 class Basis:
     """What a plan of clocks answers. The guard checks the plan against it.
 
-    A solved plan has the solver's `problem` and `goal`. A trial has `reach_mhz`, the lowest clock
-    that may be asked of each stage, one step below the lowest measured one. `fixed` is the policy's
-    fixed clock and power limit; None without them.
+    A solved plan has the solver's `problem` and `goal`. `fixed` is the policy's fixed clock and
+    power limit; None without them.
     """
 
     problem: Problem | None = None
     goal: Goal | None = None
     limits: ChangeLimits = TWO_CHANGES
-    reach_mhz: tuple[int, ...] | None = None
     fixed: Fixed | None = None
 
 

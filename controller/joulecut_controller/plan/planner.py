@@ -187,7 +187,8 @@ def _own_vetoes(inputs: PlanningInput) -> Iterator[Veto]:
     if policy.pipeline is None:
         yield Veto("pipeline", "the policy gives no pipeline for this job: no change")
     if policy.profile is None:
-        yield Veto("profile", "no profile, hence no evidence about other clocks: no change")
+        words = "no profile, and its work at default clocks is not known yet: no change"
+        yield Veto("profile", words)
     if job.placement.complaint:
         yield Veto("layout", f"{job.placement.complaint}: no change")
     if job.placement.silent:
@@ -487,6 +488,8 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
         modelled_s = measured_s / measured.ratio
     elif not job.measured.time_ratios:  # since the graph was first compared with the job
         modelled_s *= job.measured.drift.moved_ratio
+    if job.policy.profile is not None and job.policy.profile.predicted:
+        return ""  # its level is the job's own
     least = EXPLAINED_RATIO + doubt
     beside = BESIDE_RATIO_MAX
     if not job.measured.time_ratios:

@@ -1,25 +1,21 @@
-"""The plan of a job that never ran at lower clocks: predicted from other jobs, only recommended.
+"""The profile of a job that has none: predicted from other jobs, and corrected as the job runs.
 
 What the job shows at default clocks (times of its operations, or its rate; power and clocks of its
-GPUs) is its work; other jobs say how time and power of such work follow the clock. The planner and
-the solver answer as for a profile. The guard lets no such plan be enforced. Pure.
+GPUs) is its work; other jobs say how time and power of such work follow the clock. Planner and
+solver answer as for a measured profile. Pure.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecut_controller.learn.advice import Expected
 from joulecut_controller.plan.costs import Costs, keys_of, price
 from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate
 from joulecut_controller.plan.plan import Band
-from joulecut_controller.plan.planner import Decision, decide, given_up, vetoes
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import Answers
-from joulecut_controller.plan.veto import first
+from joulecut_controller.plan.planner import Decision
+from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.work import HALVES
 from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.estimate.estimator import NOMINAL, Estimator, Subject
@@ -31,8 +27,7 @@ from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 # Of a rate alone: a backward computes two products for each of a forward, and its halves one each.
 RELATIVE: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input": 1.0, "weight": 1.0}
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
-SLOPE_RATIO = 0.9  # of default clocks: about as far as a budget of some per cent lets them go
-SLOPE_SD_MIN = 0.05  # few jobs may agree by chance; stages of one public job differ by 0.03
+PROFILE_CLOCKS = 9  # one every twentieth of the clock, so that measured ones soon outweigh it
 SOURCE = "predicted from other jobs"
 
 
@@ -49,53 +44,34 @@ class DefaultWorks:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one job: `possible` are estimators by the errors that predictions of other jobs had,
-    `text` says what it rests on; `judged`: enough jobs of this cluster were measured for a band.
+    """Of one job: `possible` are estimators by the errors that predictions of other jobs had, the
+    likely one first. `sure` has times that four such jobs in five stay below. `text` says what it
+    rests on.
     """
 
     works: DefaultWorks
-    estimator: Estimator
+    sure: Estimator
     possible: tuple[Estimator, ...]
     text: str
-    judged: bool = False
 
-    def expected(self, job: str) -> Expected | None:
-        """Slopes of its operations; None where the job reports its rate alone, or too few jobs were
-        measured to say how far off they are.
+    def profile(self, *, sure: bool) -> Profile:
+        """The likely one, or one for clocks that run. Raises ValueError for work that no curve
+        fits.
         """
-        if not self.works.detailed or not self.judged:
-            return None
-        slopes = np.array([self._slopes(job, one) for one in (self.estimator, *self.possible)])
-        sd = np.maximum(SLOPE_SD_MIN, slopes[1:].std(axis=0))
-        time, power = slopes[0]
-        return Expected(*(round(float(one), 2) for one in (time, sd[0], power, sd[1])))
-
-    def _slopes(self, job: str, estimator: Estimator) -> tuple[float, float]:
-        """Mean of all work, between default clocks and a tenth lower ones."""
-        found = []
+        options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
+        estimator = self.sure if sure else self.possible[0]
         for (stage, kind), work in self.works.works.items():
-            pair = (int(SLOPE_RATIO * work.default_mhz), work.default_mhz)
-            curve = estimator.predict(Subject(job, "", stage, kind), pair)
-            assert curve is not None
-            fall = math.log(pair[1] / pair[0])
-            found.append(
-                [math.log(each[0] / each[1]) / fall for each in (curve.time_s, curve.power_w)]
-            )
-        time, power = np.mean(found, axis=0)
-        return float(time), float(power)
-
-    def planned(self, job: JobState) -> JobState:
-        """The job as the planner sees it."""
-        options = {
-            key: (ClockOption(one.default_mhz, one.time_s, one.time_s * one.power_w),)
-            for key, one in self.works.works.items()
-        }
-        policy = replace(
-            job.policy,
-            profile=Profile(options, SOURCE),
-            blocking_power_w=self.works.blocking_power_w,
-        )
-        return replace(job, policy=policy)
+            subject = Subject("", "", stage, kind)
+            known = [mhz for mhz in estimator.known_clocks_mhz(subject) if mhz <= work.default_mhz]
+            places = np.linspace(0, len(known) - 1, min(len(known), PROFILE_CLOCKS)).round()
+            clocks = tuple(known[int(at)] for at in places)
+            curve = estimator.predict(subject, clocks)
+            if curve is None or len(clocks) < 2:
+                raise ValueError(f"nothing is predicted of {kind} of stage {stage}")
+            rows = zip(clocks, curve.time_s.tolist(), curve.power_w.tolist(), strict=True)
+            options[stage, kind] = tuple(ClockOption(m, s, s * w) for m, s, w in rows)
+        blocking_w = self.works.blocking_power_w
+        return Profile(options, SOURCE, predicted=True, blocking_power_w=blocking_w)
 
 
 def default_works(job: JobState, gpus: Mapping[str, GpuView]) -> DefaultWorks | None:
@@ -177,25 +153,19 @@ def _by_rate(pipeline: Pipeline, iteration_s: float) -> dict[tuple[int, Kind], f
     }
 
 
-def predicted_decision(inputs: PlanningInput, state: PlannerState, solver: Answers) -> Decision:
-    """The planner's decision, with the band of its forecast. Raises as `decide`."""
-    known = inputs.predicted
+def as_predicted(decision: Decision, inputs: PlanningInput) -> Decision:
+    """A decision for a job that never ran at lower clocks, with the band of its forecast."""
+    known, made = inputs.predicted, decision.plan
     if known is None:
-        against = first(veto for veto in vetoes(inputs) if veto.kind != "profile")
-        waits = "no profile, and power and clocks of its GPUs at default clocks are not known yet"
-        if against is not None:
-            return given_up(state, against)
-        return Decision("keep", "prediction", waits, state)
-    inputs = replace(inputs, job=known.planned(inputs.job))
-    decision = decide(inputs, state, known.estimator, solver)
+        return decision
     if decision.topic == "nothing":
         return replace(decision, reason=f"{known.text}: {decision.reason}")
-    if decision.plan is None or decision.plan.forecast is None or decision.state.clocks is None:
+    if made is None or made.forecast is None or decision.state.clocks is None:
         return decision
     band = _band(inputs, known, decision.state.clocks)
     reason = f"{known.text}: {decision.reason}"
-    forecast = replace(decision.plan.forecast, band=band)
-    plan = replace(decision.plan, forecast=forecast, predicted_from=known.text, reason=reason)
+    forecast = replace(made.forecast, band=band)
+    plan = replace(made, forecast=forecast, predicted_from=known.text, reason=reason)
     return replace(decision, plan=plan, reason=reason)
 
 

@@ -19,6 +19,7 @@ from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import SOLVING, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.predicted import Prediction
 from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
@@ -34,12 +35,12 @@ from joulecut_controller.reconcile.context import (
     give_way,
 )
 from joulecut_controller.reconcile.leases import Outcome
-from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.power_budget import UNMEASURED_RATIO
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.money import Iteration, Prices, least_cost
 
 PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
@@ -83,7 +84,6 @@ class JobController:
         self.picture: Picture | None = None
         self.outdated = False
         self._examined_s: float | None = None
-        self._profiler = OnlineProfiler()
         self._delay: Delay | None = None
         self._errors, self._power_ratio = Errors(), UNMEASURED_RATIO
         self._taught = 0  # passes in which the estimators learned from it
@@ -138,11 +138,15 @@ class JobController:
         examined = self._is_examined()
         observation, view = self._observe(loads=examined)
         await give_way()
+        predictions = self._services.predictions
+        predictions.learn(self._cluster.policy.predict.forest)
+        observation, predicted = await predictions.with_profile(observation, view)
+        view = self._with_jobs(view, observation.job)
         vetoes = await self._verify(observation, view)
         await give_way()
         self._learn(observation, view, examined=examined)
         await give_way()
-        inputs = self._planning_input(observation, view, vetoes, examined=examined)
+        inputs = self._planning_input(observation, view, vetoes, predicted, examined=examined)
         return Picture(inputs, observation, view)
 
     def _observe(self, *, loads: bool) -> tuple[JobObservation, View]:
@@ -154,9 +158,13 @@ class JobController:
         state = self._services.fleet.observe(now_s, addresses) if addresses else FleetState((), ())
         policy, recall = cluster.policies[self.name], self._baseline.recall
         observation, view = observer.look(policy, state, reports, now_s, recall, loads=loads)
-        cluster.jobs[self.name] = observation.job
-        others = (job for name, job in cluster.jobs.items() if name != self.name)
-        return observation, replace(view, jobs=(*others, observation.job))
+        return observation, view
+
+    def _with_jobs(self, view: View, job: JobState) -> View:
+        """The view with every job as it was seen last, this one as of now."""
+        self._cluster.jobs[self.name] = job
+        others = (one for name, one in self._cluster.jobs.items() if name != self.name)
+        return replace(view, jobs=(*others, job))
 
     def _is_examined(self) -> bool:
         """Whether it is this job's turn."""
@@ -241,40 +249,28 @@ class JobController:
             self.rollout.backoff.forgive()
 
     def _learn(self, observation: JobObservation, view: View, *, examined: bool) -> None:
-        """Predictions are compared with measurements first, then learn from them; a finished window
-        of a job without a profile is added to its measurements.
-        """
-        learner, job, store = self._services.learner, observation.job, self._context.store
+        """Predictions are compared with measurements first, then learn from them."""
+        learner, job = self._services.learner, observation.job
         shifted = observation.fresh.gpu_shift
         for uuid in shifted.uuids if shifted else ():
-            learner.forget_gpu(self.name, uuid)
+            learner.forget_gpu(job.workload, uuid)
         if examined:
             self._taught += 1
             fresh, turn = observation.fresh, self._taught
             self._errors = teach(
                 job, fresh, learner, gpus=view.gpus, before=self._errors, turn=turn
             )
-        if job.policy.profile is not None:
-            return
-        kept, key = "", f"{self.name} {job.measured.phase.key}".rstrip()
-        if self._profiler.new_to(observation.shape):
-            # An older store has one notebook for all phases of a job.
-            kept = store.notebook(key) or store.notebook(self.name)
-        text = self._profiler.learn(observation, view.gpus, kept)
-        if text:
-            store.keep_notebook(key, text)
 
     def _planning_input(
         self,
         observation: JobObservation,
         view: View,
         vetoes: tuple[Veto, ...],
+        predicted: Prediction | None,
         *,
         examined: bool,
     ) -> PlanningInput:
         services, holding, applied = self._services, self._applied_plan.holding, self.applied
-        services.predictions.learn(self._cluster.policy.predict.forest)
-        services.predictions.see(observation, self._profiler, view)
         job, measured = observation.job, observation.job.measured
         locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
@@ -292,7 +288,7 @@ class JobController:
             vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.budgets.deadline_s(self.name),
             examined=examined,
-            predicted=services.predictions.of(observation, view),
+            predicted=predicted,
             limits_w=holding.limits_w if holding else {},
             power_budget=services.power_budget.needed(self._cluster.policy),
             other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
@@ -304,7 +300,6 @@ class JobController:
             observation,
             unix_s=self._context.unix_s(),
             applied=applied,
-            learning=self._learning,
             suspected=services.breakers.suspected(self.name),
         )
         words = services.default_windows.step(seen)
@@ -312,20 +307,12 @@ class JobController:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
 
-    @property
-    def _learning(self) -> str:
-        """Why a job without a profile is not measured yet; empty once it is learned."""
-        advice = self._profiler.advice
-        if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
-            return ""
-        return "the job is still being learned"
-
     # -- a plan ----------------------------------------------------------------------------
 
     async def _plan_and_apply(self, picture: Picture) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
         planning, observation = self._services.planning, picture.observation
-        decision = planning.decide(picture.inputs, self.state, self.applied, self._profiler)
+        decision = planning.decide(picture.inputs, self.state, self.applied)
         holds = self._services.holds.vetoes(self.name)
         if holds:  # an operator's command arrived since the step looked
             decision = given_up(decision.state, holds[0])
@@ -425,6 +412,13 @@ class JobController:
             self._power_ratio = min(max(ratio, 1.0 / POWER_RATIO_MAX), POWER_RATIO_MAX)
         return Draw(uuids, share_w, mean_w, needs_w)
 
+    def _measured_profile(self, job: JobState) -> Profile | None:
+        """Of a job whose profile was predicted: what was measured of it since."""
+        profile = job.policy.profile
+        if profile is None or not profile.predicted:
+            return None
+        return self._services.learner.measured(job.workload)
+
     def board(self, picture: Picture) -> JobBoard:
         """The job as its last step left it."""
         services, windows = self._services, self._services.default_windows
@@ -434,7 +428,6 @@ class JobController:
         timing = timing_of(view, picture.view.gpus)
         graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
-        learnt_online = self.policy.profile is None
         wait, ignored = services.planning.wait(self.name), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
@@ -449,8 +442,7 @@ class JobController:
             frontier=() if evaluates else self._frontier(picture.observation.job),
             predict_error_time_ratio=self._errors.time_ratio,
             predict_error_power_ratio=self._errors.power_ratio,
-            probing=self._profiler.advice if learnt_online else None,
-            probed=self._profiler.probed if learnt_online else None,
+            measured_profile=self._measured_profile(view),
             rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,
@@ -459,7 +451,7 @@ class JobController:
             holdout=windows.holdouts(self.name, self._context.unix_s()),
             default_time=windows.time(self.name),
             account=windows.account(self.name),
-            vetoes=_vetoes(picture.inputs),
+            vetoes=in_order(vetoes(picture.inputs)),
             solver_wait=wait,
             learnt=self._learnt(picture),
         )
@@ -468,8 +460,8 @@ class JobController:
     def _learnt(self, picture: Picture) -> Learnt:
         """What its own work taught, what other jobs say, and which GPUs have another pace."""
         job, gpus = picture.observation.job, picture.view.gpus
-        own = self._services.learning.learnt(self.name) if job.policy.profile else Learnt()
-        text = "; ".join(filter(None, (own.text, self._services.predictions.sentence(self.name))))
+        own = self._services.learning.learnt(job.workload) if job.policy.profile else Learnt()
+        text = "; ".join(filter(None, (own.text, self._services.predictions.sentence(job))))
         drifting = (
             GpuShift((uuid,), shift.ratio).text([gpus[uuid].place if uuid in gpus else uuid])
             for shift in (job.measured.drift.gpu_shift,)
@@ -477,13 +469,6 @@ class JobController:
             for uuid in shift.uuids
         )
         return replace(own, text=text, drifting=tuple(drifting))
-
-
-def _vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
-    """All of them. A job that is learnt needs no profile."""
-    found = vetoes(inputs)
-    learnt = inputs.job.policy.pipeline is not None
-    return in_order(veto for veto in found if not (learnt and veto.kind == "profile"))
 
 
 def _aged(job: JobState, waited_s: float) -> JobState:

@@ -114,7 +114,8 @@ class Learning:
     def learnt(self, job: str) -> Learnt:
         """For the board, of a job with a profile."""
         lesson = self.learner.learning_stats(job)
-        return Learnt(text=sentence(lesson), refused=lesson.refused)
+        begun_from = "other jobs" if self.learner.predicted(job) else "the profile"
+        return Learnt(text=sentence(lesson, begun_from), refused=lesson.refused)
 
     def _complain(self, text: str) -> None:
         if text != self._trouble:
@@ -122,11 +123,11 @@ class Learning:
             self.audit.post("learn", "", text)
 
 
-def sentence(lesson: LearningStats) -> str:
+def sentence(lesson: LearningStats, begun_from: str = "the profile") -> str:
     """One line: what predictions rest on, their error, and samples not used as reported."""
-    line = "predicted from the profile; nothing learned from the running job yet"
+    line = f"predicted from {begun_from}; nothing learned from the running job yet"
     if lesson.taken:
-        line = f"predicted from the profile and {lesson.taken} samples of the running job"
+        line = f"predicted from {begun_from} and {lesson.taken} samples of the running job"
         if lesson.error is not None:
             line += f" (time error {100 * lesson.error:.2g} % before learning)"
     if lesson.refused:

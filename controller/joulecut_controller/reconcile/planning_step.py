@@ -16,9 +16,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from joulecut_controller.board import SolverWait
-from joulecut_controller.learn.advice import Advice, ExplorerInput
-from joulecut_controller.learn.explorer import advise
-from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.fixed import fixed_decision
@@ -28,7 +25,7 @@ from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.predicted import predicted_decision
+from joulecut_controller.plan.predicted import as_predicted
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
     Prepare,
@@ -39,7 +36,6 @@ from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
-from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.view import View
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.clock_option import ClockOption
@@ -153,10 +149,6 @@ class WorkerAnswers:
         key = (costs.digest, jitter.noise, options)
         return self._answer(key, worker_calls.spread, self.prepare, costs, jitter, options)
 
-    def advise(self, facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> Advice:
-        """See `explorer.advise`. Raises Unanswered."""
-        return self._answer((facts, measurements), advise, facts, measurements)
-
     def _answer(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T:
         """Raises Unanswered, or what the work raises."""
         future = self._asked.get(key)
@@ -229,7 +221,6 @@ class PlanningStep:
         inputs: PlanningInput,
         state: PlannerState,
         applied: Plan | None,
-        profiler: OnlineProfiler,
     ) -> Decision:
         """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
         job affect that job alone.
@@ -254,7 +245,7 @@ class PlanningStep:
         else:
             planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
             planning.hindered, planning.since_s = hindered, self.now_s()
-        decision = self._decision(inputs, state, profiler, planning.answers)
+        decision = self._decision(inputs, state, planning.answers)
         if decision.topic == SOLVING:
             self._turns.unanswered(name)
             if planning.waits_since_s is None:
@@ -297,21 +288,10 @@ class PlanningStep:
         return self._jobs[name]
 
     def _decision(
-        self,
-        inputs: PlanningInput,
-        state: PlannerState,
-        profiler: OnlineProfiler,
-        answers: WorkerAnswers,
+        self, inputs: PlanningInput, state: PlannerState, answers: WorkerAnswers
     ) -> Decision:
-        policy = inputs.job.policy
         try:
-            if policy.profile is None and policy.pipeline is not None:
-                if inputs.mode == "recommend":
-                    return predicted_decision(inputs, state, answers)
-                return profiler.decide(inputs, state, answers.advise)
-            return decide(inputs, state, self.estimator, answers)
-        except Unanswered:
-            return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
+            return as_predicted(decide(inputs, state, self.estimator, answers), inputs)
         except (ValueError, ArithmeticError) as error:
             return given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
 

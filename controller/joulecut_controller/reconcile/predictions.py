@@ -1,9 +1,8 @@
 """What other jobs of the cluster say of a job that never ran at lower clocks.
 
-While a job runs at default clocks its counters are averaged over the passes. Jobs that were
-measured at lower clocks teach: those with a profile by it, those without by the windows that
-learning measured. Of a job without a profile, counters and work at default clocks become a
-prediction, which the planner makes a recommendation from. No names are kept: a workload is a hash.
+While a job runs at default clocks its counters are averaged over the passes. Counters and work of a
+job without a profile become a predicted one, which the estimator corrects by the job's own
+operations. Jobs that were measured at lower clocks teach. No names are kept: a workload is a hash.
 What is known is bounded, and kept in the store.
 """
 
@@ -17,19 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from joulecut_controller.learn.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
-from joulecut_controller.learn.measured_profile import measured_profile
-from joulecut_controller.learn.measurement_log import ProbedJob
+from joulecut_controller.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.predicted import SOURCE, DefaultWorks, Prediction, default_works
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.online_profiler import OnlineProfiler
-from joulecut_controller.view import GpuView, View
+from joulecut_controller.view import GpuView, JobState, View
+from joulecut_engine.estimate.correction import fit_profile
 from joulecut_engine.estimate.evidence import fingerprint
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
-    JUDGES_MIN,
     PRIOR,
     ROWS_MIN,
     ClockShares,
@@ -55,27 +52,35 @@ class _Job:
     shape: str
     counters: Counters
     seen: int = 0
-    taught: str = ""
+    taught: object = ""
     profile: Profile | None = None  # that `fingerprint` is of
     fingerprint: str = ""
-    made: tuple[object, Prediction] | None = None  # for what, and the prediction
+    made: tuple[int, Prediction] | None = None  # by which model, and the prediction
+    sure: bool | None = None  # which of its profiles was taken
 
 
 class Predictions:
     """Counters of jobs, the known jobs, and what is predicted of jobs without a profile."""
 
-    def __init__(self, store: Store, audit: AuditLog, background: BackgroundTasks) -> None:
-        self._store, self._audit, self._background = store, audit, background
+    def __init__(
+        self,
+        learner: OnlineEstimator,
+        store: Store,
+        audit: AuditLog,
+        background: BackgroundTasks,
+    ) -> None:
+        self._learner, self._store = learner, store
+        self._audit, self._background = audit, background
         self._known: list[KnownJob] = []
         self._model = OtherJobs(())
         self._learns = True
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _Job] = {}  # by workload
         self.begun = False
         self._changed = False
 
     def keep_only(self, jobs: Container[str]) -> None:
         """Jobs that left the policy are forgotten; what they taught stays."""
-        self._jobs = {name: job for name, job in self._jobs.items() if name in jobs}
+        self._jobs = {w: job for w, job in self._jobs.items() if w.partition("/")[0] in jobs}
 
     def begin(self) -> None:
         """Reads what an earlier controller was taught; call it in a thread. Raises Unavailable."""
@@ -113,55 +118,98 @@ class Predictions:
             self._learns = on
             self._fit()
 
-    def see(self, observation: JobObservation, profiler: OnlineProfiler, view: View) -> None:
-        """Once a pass: counters are averaged while the job is at default clocks, and it teaches
-        once its curve is known.
+    async def with_profile(
+        self, observation: JobObservation, view: View
+    ) -> tuple[JobObservation, Prediction | None]:
+        """The job with the profile that is predicted of it, where it has none, and the prediction
+        as long as nothing was measured at lower clocks. Raises ValueError for work that no curve
+        fits.
         """
-        name, shape = observation.job.policy.name, observation.shape
-        if observation.job.measured.phase.kind == "evaluate":
-            return  # predictions are of training
-        gpus = [view.gpus[uuid] for uuid in observation.job.placement.uuids if uuid in view.gpus]
-        drawn_w = [one.power_w for one in observation.job.measured.loads]
-        now, job = counters_of(gpus, _mean(drawn_w)), self._jobs.get(name)
-        if now is not None:
-            if job is None or job.shape != shape:
-                job = self._jobs[name] = _Job(shape, now)
-            job.counters, job.seen = _blended(job.counters, now), job.seen + 1
-        if job is None or job.seen < SEEN_MIN:
-            return
-        taught = _lesson_name(observation, profiler, job)
-        if taught and taught != job.taught:
-            job.taught = taught
-            self._teach(hashed(name), tuple(_lesson(observation, profiler, job.counters)))
+        job, known = observation.job, self._see(observation, view)
+        policy, workload = job.policy, job.workload
+        if policy.profile is not None or policy.pipeline is None or policy.is_order:
+            return observation, None
+        profile, predicted = self._learner.predicted(workload), None
+        if profile is not None and profile.stages != policy.pipeline.stages:
+            profile = None
+        if known is not None and not job.measured.lowest_mhz:
+            before = known.made
+            predicted = self._predicted(job, known, view)
+            sure = policy.mode == "enforce"
+            newer = known.made is not before or known.sure is not sure
+            newer &= not self._learner.ran_lower(workload)
+            if predicted is not None and (profile is None or newer):
+                profile, known.sure = predicted.profile(sure=sure), sure
+                fitted = await asyncio.to_thread(fit_profile, workload, profile)
+                self._learner.add_predicted(workload, profile, fitted)
+        if profile is None:
+            return observation, None
+        blocking_w = policy.blocking_power_w or profile.blocking_power_w
+        policy = replace(policy, profile=profile, blocking_power_w=blocking_w)
+        return replace(observation, job=replace(job, policy=policy)), predicted
 
-    def of(self, observation: JobObservation, view: View) -> Prediction | None:
-        """Of a job that was seen for a while at default clocks; None of one with a profile."""
-        policy = observation.job.policy
-        job = self._jobs.get(policy.name)
-        if policy.profile is not None or job is None or job.seen < SEEN_MIN:
+    def _see(self, observation: JobObservation, view: View) -> _Job | None:
+        """What is known of the job; None before it was seen for a while. It teaches once its curve
+        is known.
+        """
+        job, shape = observation.job, observation.shape
+        gpus = [view.gpus[uuid] for uuid in job.placement.uuids if uuid in view.gpus]
+        drawn_w = [one.power_w for one in job.measured.loads]
+        now, known = counters_of(gpus, _mean(drawn_w)), self._jobs.get(job.workload)
+        if now is not None:
+            if known is None or known.shape != shape:
+                known = self._jobs[job.workload] = _Job(shape, now)
+            known.counters, known.seen = _blended(known.counters, now), known.seen + 1
+        if known is None or known.seen < SEEN_MIN:
             return None
-        if observation.job.measured.phase.kind == "evaluate":
-            return None
-        works = default_works(observation.job, view.gpus)
-        if works is None or policy.pipeline is None:
-            return job.made[1] if job.made and job.made[0] == self._rests_on(job) else None
-        made = _prediction(self._model, works, job.counters, view)
-        job.made = (self._rests_on(job), made)
+        if job.measured.phase.kind == "train":
+            self._learn_from(job, known)
+        return known
+
+    def _learn_from(self, job: JobState, known: _Job) -> None:
+        """Its curve, once there is one: of its profile, or as measured at lower clocks."""
+        profile = job.policy.profile
+        if profile is not None:
+            if profile is not known.profile:  # its fingerprint takes a millisecond
+                known.profile, known.fingerprint = profile, fingerprint(profile)
+            taught: object = known.fingerprint
+        else:
+            taught = tuple(sorted(job.measured.lowest_mhz.items()))
+            profile = self._learner.measured(job.workload) if taught != known.taught else None
+        if not taught or taught == known.taught:
+            return
+        known.taught = taught
+        if profile is None or not profile.options:
+            return
+        top_mhz = known.counters.clock_ratio and max(
+            one.clock_mhz for options in profile.options.values() for one in options
+        )
+        self._teach(
+            hashed(job.policy.name),
+            tuple(_of_profile(hashed(job.policy.name), profile, known.counters, top_mhz)),
+        )
+
+    def _predicted(self, job: JobState, known: _Job, view: View) -> Prediction | None:
+        """None before its work at default clocks was measured."""
+        if known.made is not None and known.made[0] == id(self._model):
+            return known.made[1]
+        works = default_works(job, view.gpus)
+        if works is None:
+            return known.made[1] if known.made else None
+        made = _prediction(self._model, works, known.counters, view)
+        known.made = (id(self._model), made)
         return made
 
-    def sentence(self, job: str) -> str:
+    def sentence(self, job: JobState) -> str:
         """One line for the board: what predicts, and what each predictor would have erred on the
         job, once it is known; empty while nothing is predicted of it.
         """
-        known = self._jobs.get(job)
+        known = self._jobs.get(job.workload)
         if known is None:
             return ""
         if known.taught:
-            return _erred(self._model, hashed(job))
+            return _erred(self._model, hashed(job.policy.name))
         return rests_on(self._model) if known.made else ""
-
-    def _rests_on(self, job: _Job) -> object:
-        return job.shape, id(self._model)
 
     def _teach(self, workload: str, taught: Sequence[KnownJob]) -> None:
         others = [one for one in self._known if one.workload != workload]
@@ -228,11 +276,12 @@ def _prediction(
         )
         for row in picked
     )
+    sure = {kind: model.sure(one) for kind, one in of_kind.items()}
+    careful = FromOtherJobs(works.works, sure, clocks, model.voltage)
     text = rests_on(model)
     if not works.detailed:
-        text += "; stages as if alike, since the job reports its rate alone"
-    judged = model.predicts != PRIOR and model.known >= JUDGES_MIN
-    return Prediction(works, made[0], made, text, judged)
+        text += "; one clock for all GPUs, since the job reports its rate alone"
+    return Prediction(works, careful, made, text)
 
 
 def _half(kind: Kind) -> str:
@@ -240,57 +289,16 @@ def _half(kind: Kind) -> str:
     return "forward" if kind == "forward" else "backward"
 
 
-def _lesson_name(observation: JobObservation, profiler: OnlineProfiler, job: _Job) -> str:
-    """Names a measurement at lower clocks; empty before there is one."""
-    profile, advice = observation.job.policy.profile, profiler.advice
-    if profile is not None:
-        if profile is not job.profile:  # its fingerprint takes a millisecond
-            job.profile, job.fingerprint = profile, fingerprint(profile)
-        return job.fingerprint
-    if profiler.probed is None or advice is None or advice.verdict != "enough":
-        return ""
-    return f"windows of {observation.shape}, {profiler.restarts}"  # learnt again: taught again
-
-
-def _lesson(
-    observation: JobObservation, profiler: OnlineProfiler, counters: Counters
-) -> Iterable[KnownJob]:
-    """What a measurement shows, by kind: of operations, else of whole iterations."""
-    name, profile = hashed(observation.job.policy.name), observation.job.policy.profile
-    if profile is not None:
-        top_mhz = max(one.clock_mhz for options in profile.options.values() for one in options)
-        yield from _of_profile(name, profile, None, counters, top_mhz)
-        return
-    probed = profiler.probed
-    assert probed is not None  # it has a name
-    if all(one.busy_s for one in probed.measurements):
-        made = measured_profile(probed)
-        seen = [[mhz for mhz in each if each[mhz] == "measured"] for each in made.origins]
-        top_mhz = probed.constants.clock_max_mhz
-        yield from _of_profile(name, made.profile, seen, counters, top_mhz)
-        return
-    yield from _of_windows(name, probed, counters)
-
-
 def _of_profile(
-    name: str,
-    profile: Profile,
-    seen_mhz: Sequence[Container[int]] | None,
-    counters: Counters,
-    top_mhz: int,
+    name: str, profile: Profile, counters: Counters, top_mhz: float
 ) -> Iterable[KnownJob]:
-    """Of each kind, all stages at the clocks in `seen_mhz` (None: all); from the clock that the job
-    was seen at by default, since what is above it never runs.
+    """Of each kind, all stages; from the clock that the job was seen at by default, since what is
+    above it never runs.
     """
     default_mhz = counters.clock_ratio * top_mhz
     found: dict[str, list[tuple[float, float, float]]] = {}
-    for (stage, kind), options in profile.options.items():
-        below = [
-            one
-            for one in sorted(options)
-            if one.clock_mhz <= default_mhz * (1.0 + 1e-9)
-            and (seen_mhz is None or one.clock_mhz in seen_mhz[stage])
-        ]
+    for (_, kind), options in profile.options.items():
+        below = [one for one in sorted(options) if one.clock_mhz <= default_mhz * (1.0 + 1e-9)]
         if len(below) < 2:
             continue
         *lower, top = below
@@ -308,28 +316,6 @@ def _of_profile(
         )
         if job is not None:
             yield job
-
-
-def _of_windows(name: str, probed: ProbedJob, counters: Counters) -> Iterable[KnownJob]:
-    """Of all windows below default clocks of a job that gives its rate alone."""
-    first, *rest = probed.measurements
-    default = np.array(first.clocks_mhz, dtype=np.float64)
-    rows = [
-        (
-            float(np.minimum(1.0, np.array(one.clocks_mhz) / default).mean()),
-            one.time_s / first.time_s,
-            sum(one.energy_j) / one.time_s * first.time_s / sum(first.energy_j),
-        )
-        for one in rest
-        if one.clocks_mhz != first.clocks_mhz
-    ]
-    if not rows:
-        return
-    top_mhz = probed.constants.clock_max_mhz
-    ratios = np.array(rows).T
-    job = measured(name, counters, *ratios, default_mhz=float(default.mean()), top_mhz=top_mhz)
-    if job is not None:
-        yield job
 
 
 def counters_of(gpus: Sequence[GpuView], counted_w: float | None = None) -> Counters | None:

@@ -148,7 +148,7 @@ class Reconciler:
             holds=holds,
             breakers=Breakers(holds, audit, pacing.lag_s),
             default_windows=DefaultWindows(StoredBook(store, audit)),
-            predictions=Predictions(store, audit, tasks),
+            predictions=Predictions(learner, store, audit, tasks),
             energy=EnergyBook(store, audit),
             unready=unready,
             metrics=self.metrics,

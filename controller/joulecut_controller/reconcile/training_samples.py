@@ -60,6 +60,8 @@ def teach(
     moves = job.measured.drift.shift_ratio != 1.0
     if profile is None or pipeline is None or job.placement.complaint or moves:
         return before
+    if profile.predicted and _varies(job.measured.current):
+        return before  # what iterations have in common is not known well enough
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
     fresh = _in_turn([load for load in new.loads if _of_one_clock(gpus.get(load.uuid), load)], turn)
     taught = {load.uuid for load in fresh}
@@ -92,15 +94,24 @@ def teach(
         if hot is not None:
             power_errors.append(abs(1.0 / hot - 1.0))
         time_errors += [abs(1.0 / ratio - 1.0) for ratio in slower.values()]
-        for (row, kind), ratio in slower.items():
+        # A predicted profile takes times as they are: its level is not known to the estimator.
+        reported = ratios_of[load.uuid] if profile.predicted else slower
+        for (row, kind), ratio in reported.items():
             predicted = known[row, kind]
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
-            subject = Subject(job.policy.name, load.uuid, row, kind)
+            subject = Subject(job.workload, load.uuid, row, kind)
             time_s = ratio * float(predicted.time_s[0])
             asked = _held(load.uuid, job.measured, gpus.get(load.uuid))
             samples.append(Sample(subject, load.clock_mhz, time_s, drawn_w, weight, *asked))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
+
+
+def _varies(current: Window | None) -> bool:
+    """Whether the work of iterations varies, as far as that is known."""
+    if current is None or current.iterations < VARIATION_ITERATIONS_MIN:
+        return True
+    return current.work_sd_ratio > WORK_VARIES_RATIO
 
 
 def _common_work(
@@ -229,7 +240,7 @@ def _predicted(
     """By row and kind, at the clock it ran at; without those of which nothing is known."""
     found = {
         (row, kind): estimator.predict(
-            Subject(job.policy.name, load.uuid, row, kind), (load.clock_mhz,)
+            Subject(job.workload, load.uuid, row, kind), (load.clock_mhz,)
         )
         for row, kind in work
     }

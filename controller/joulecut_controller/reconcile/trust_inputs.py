@@ -1,7 +1,6 @@
 """What trust sees of a job, and the book it writes to: the store and the audit log."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.observe.observer import JobObservation
@@ -13,7 +12,6 @@ from joulecut_controller.plan.veto import first
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.online_profiler import NO_PROFILE
 from joulecut_controller.savings.stored import read_windows
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
@@ -37,10 +35,9 @@ def job_seen(
     *,
     unix_s: float,
     applied: Plan | None,
-    learning: str,
     suspected: str,
 ) -> JobSeen:
-    """`applied` is the plan whose clocks are held; `learning` says why there is none yet."""
+    """`applied` is the plan whose clocks are held."""
     measured = inputs.job.measured
     return JobSeen(
         job=inputs.job,
@@ -54,7 +51,7 @@ def job_seen(
         lowered=any(inputs.running.values()),
         as_asked=inputs.measured_applied,
         enforced=inputs.mode == "enforce" and not inputs.vetoes,
-        hindrance=_hindrance(inputs, measured, learning),
+        hindrance=_hindrance(inputs, measured),
         steered=bool(measured.external_lock) or inputs.allotted_s is not None,
         doubt=inputs.doubt,
         suspected=suspected,
@@ -74,17 +71,15 @@ def _in_force(plan: Plan) -> PlanInForce:
     )
 
 
-def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
+def _hindrance(inputs: PlanningInput, measured: Measured) -> str:
     """Why no hold-out may begin and a running one ends; empty where there is no reason."""
     job = inputs.job
     if inputs.mode != "enforce":
         return job.reservation or f"mode is {inputs.mode}"
-    if job.policy.profile is None:
-        job = replace(job, policy=replace(job.policy, profile=NO_PROFILE))
-    veto = first(vetoes(replace(inputs, job=job)))
+    veto = first(vetoes(inputs))
     if veto is not None:
         return veto.text
-    return "waiting for a straggler" if measured.straggling else learning
+    return "waiting for a straggler" if measured.straggling else ""
 
 
 def advice_to_enforce(shown: JobBoard) -> Verdict | None:
@@ -93,7 +88,9 @@ def advice_to_enforce(shown: JobBoard) -> Verdict | None:
     """
     job, plan, saving = shown.view, shown.decision, shown.holdout and shown.holdout.saving
     policy = job.policy
-    if policy.profile is None or policy.mode != "recommend" or job.reservation:
+    profile = policy.profile
+    unmeasured = profile is None or profile.predicted
+    if unmeasured or policy.mode != "recommend" or job.reservation:
         return None
     slack = None
     if plan and plan.forecast and plan.deadline_s:

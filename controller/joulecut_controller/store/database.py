@@ -22,7 +22,6 @@ from joulecut_controller.store.schema import (
     COUNTERS,
     EVENTS,
     LEARNT,
-    NOTEBOOKS,
     RECORDS,
     migrate,
 )
@@ -49,7 +48,6 @@ class Retention:
     events_s: float = 92 * 86_400.0  # a quarter: a job that is gone is asked about until then
     events: int = 1_000_000  # of all jobs: the events of 200 busy ones, some 400 MB
     baselines: int = 10_000  # of all jobs together: one each in the largest policy file
-    notebooks: int = 1_000  # 30 kB each
     records_per_job: int = 5_000  # of one topic: a month of windows, one every ten minutes
     records: int = 1_000_000  # of one topic, of all jobs: a month of 200 of them, some 500 MB
 
@@ -203,16 +201,6 @@ class DatabaseStore:
             return None
         window = Window(**{name: getattr(row, name) for name in WINDOW_COLUMNS})
         return StoredBaseline(window, row.measured_unix_s)
-
-    def keep_notebook(self, job: str, content: str) -> None:
-        with self._transactions.writing() as connection:
-            _replace(
-                connection, NOTEBOOKS.c.job == job, NOTEBOOKS, {"job": job, "content": content}
-            )
-            prune(connection, NOTEBOOKS.c.id, self._kept.notebooks)
-
-    def notebook(self, job: str) -> str:
-        return self._content(select(NOTEBOOKS.c.content).where(NOTEBOOKS.c.job == job))
 
     def keep_learnt(self, name: str, content: str) -> None:
         """Raises ValueError where it is longer than `LEARNT_MAX`."""

@@ -68,16 +68,6 @@ BASELINES = Table(
     sqlite_autoincrement=True,
 )
 
-NOTEBOOKS = Table(
-    "notebook",
-    METADATA,
-    Column("id", NUMBER, primary_key=True),  # grows: the oldest kept has the smallest
-    Column("job", String(253), nullable=False),
-    Column("content", Text, nullable=False),
-    Index("notebook_by_job", "job", unique=True),
-    sqlite_autoincrement=True,
-)
-
 LEARNT = Table(
     "learnt",
     METADATA,
@@ -133,7 +123,9 @@ def _add_measured_unix_s(connection: Connection) -> None:
 
 
 def _nothing(_: Connection) -> None:
-    """Version 5 had a table of uploaded profiles. Stores keep it: its rows belong to a user."""
+    """Version 2 had a table of windows of jobs without a profile, version 5 one of profiles. Stores
+    keep them: the version before reads the first, and the other is a user's.
+    """
 
 
 def _drop_plans(connection: Connection) -> None:
@@ -144,7 +136,7 @@ def _drop_plans(connection: Connection) -> None:
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
 MIGRATIONS: tuple[Migration, ...] = (
-    NOTEBOOKS.create,
+    _nothing,
     LEARNT.create,
     RECORDS.create,
     _nothing,

@@ -26,6 +26,7 @@ from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.savings.record import INTERVAL
 from joulecut_controller.view import JobState, View
 from joulecut_controller.web.gpu_json import OF_JOB
+from joulecut_engine.graph.pipeline import Profile
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
@@ -80,20 +81,6 @@ TIMING = Answer(
     starts_per_minute=a.NUMBER,
     missed_ratio=a.NUMBER,
     change_error_s=a.NUMBER.at(lambda timing: timing.change_error_s or None),
-)
-# Online profiling of a job without a profile: measured settings, and the next one.
-PROBING = Answer(
-    verdict=a.TEXT,
-    reason=a.TEXT,
-    settings_measured=a.COUNT.at("measurements"),
-    lowest_measured_mhz=listed(a.COUNT).at("lowest_mhz"),
-    next_mhz=listed(a.COUNT).at("clocks_mhz"),
-    next_stage=a.CLOCK.at("stage"),
-    next_stages=listed(a.COUNT).at("stages"),
-    guessed_saved_ratio=a.NUMBER.at("gain_ratio"),
-    guessed_iteration_time_s=a.NUMBER.at("time_s"),
-    guessed_iteration_time_high_s=a.NUMBER.at("time_high_s"),
-    deadline_s=a.NUMBER,
 )
 # Whether enforcing is advisable; errors are of predictions at the clocks that run.
 ADVISABLE = Answer(
@@ -201,6 +188,14 @@ STATE = Answer(
     rate_source=a.WORD.at(rate_source),
     predicted_saved_ratio=a.NUMBER.at(predicted_saved_ratio),
 )
+
+
+def _profile(job: JobBoard) -> str | None:
+    """None where the job began without one."""
+    profile = job.view.policy.profile
+    return None if profile is None or profile.predicted else profile.source
+
+
 JOB = Answer(
     "Job",
     name=a.TEXT.at("view.policy.name"),
@@ -218,7 +213,7 @@ JOB = Answer(
     clock_min_mhz=a.COUNT.at("view.policy.clocks.min_mhz"),
     min_dwell_s=a.NUMBER.at("view.policy.clocks.min_dwell_s"),
     pipeline=Key(maybe(a.OBJECT).schema, maybe(PIPELINE).make, "view.policy.pipeline"),
-    profile=a.WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
+    profile=a.WORD.at(_profile),
     evidence=Answer(level=a.TEXT, text=a.TEXT).key.given,
     hindrance=a.TEXT.at("view.hindrance"),  # why no command could be sent now
     phase=PHASE.key.at("view.measured"),
@@ -242,38 +237,36 @@ JOB = Answer(
     gpus=listed(_CLOCKS).given,
     money=maybe(a.OBJECT).given,  # worth of the plan, break-even, least cost
     learning=a.OBJECT.at(_learning),
-    probing=maybe(PROBING),
     advisable=maybe(ADVISABLE),
     holdout=maybe(HOLDOUT),
     saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving),
 )
 
-_MEASUREMENT = Answer(
-    clocks_mhz=listed(a.COUNT),
-    iterations=a.COUNT,
-    iteration_time_s=a.NUMBER.at("time_s"),
-    iteration_time_sd_s=a.NUMBER.at("time_sd_s"),
-    energy_j=listed(a.NUMBER),
-    busy_s=listed(listed(a.NUMBER)),
-    operation_sd_ratio=a.NUMBER,
-)
-_PROBED = Answer(
-    default_mhz=listed(a.COUNT).at("constants.default_mhz"),
-    clock_max_mhz=a.COUNT.at("constants.clock_max_mhz"),
-    blocking_power_w=a.NUMBER.at(lambda probed: probed.constants.blocking_power_w or None),
-    clocks_mhz=listed(listed(a.COUNT)).at("grids_mhz"),
-    alike=listed(a.COUNT),
-    window_s=a.NUMBER,
-    measurements=listed(_MEASUREMENT),
-)
-# `probed` is null before the first window, and for a job with a profile.
+_OPTION = Answer(stage=a.COUNT, kind=a.TEXT, clock_mhz=a.COUNT, time_s=a.NUMBER, energy_j=a.NUMBER)
+
+
+def _options(made: Profile) -> list[dict[str, object]]:
+    return [
+        {
+            "stage": stage,
+            "kind": kind,
+            "clock_mhz": one.clock_mhz,
+            "time_s": one.time_s,
+            "energy_j": one.energy_j,
+        }
+        for (stage, kind), options in made.options.items()
+        for one in options
+    ]
+
+
+# `measured` is null for a job with a profile of its own, and before anything is predicted of it.
+# One option is an operation at a clock that it ran at.
 MEASUREMENTS = Answer(
     "Measurements",
     **{key: JOB.keys[key] for key in ("name", "mode", "profile", "pipeline")},
     **{key: JOB.keys[key] for key in ("complaint", "sentence")},
-    verdict=a.WORD.at(lambda job: job.probing and job.probing.verdict),
-    reason=a.TEXT.at(lambda job: job.probing.reason if job.probing else ""),
-    probed=maybe(_PROBED),
+    blocking_power_w=a.NUMBER.at("view.policy.blocking_power_w"),
+    measured=maybe(Answer(options=Key(listed(_OPTION).schema).at(_options))).at("measured_profile"),
 )
 
 

@@ -9,9 +9,11 @@ with a reason.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
+
+import numpy as np
 
 from joulecut_engine.estimate.admission import (
     Plausibility,
@@ -31,10 +33,13 @@ from joulecut_engine.estimate.correction import (
 from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import Work, fingerprint
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 STATE_VERSION = 2
+PREDICTED_MAX = 1_024  # profiles; with their curves some ten kilobytes each
 REFIT_EVERY = 25  # accepted samples of a kind of work; as in the public stream experiment
+LOWER_MIN = 0.02  # of the clock: default clocks vary by a step or two
 STEP_MHZ = 15  # of clock tables: tolerance between asked and observed clock
 ERROR_WEIGHT = 0.05  # of the newest error in the mean; about forty count
 
@@ -60,6 +65,7 @@ class OnlineEstimator:
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
         """`profiles` by workload. Raises ValueError if one has unusable numbers."""
         self._fingerprints: dict[str, str] = {}
+        self._predicted: dict[str, Profile] = {}  # the newest last
         self._window = Window()
         self._biases = Biases()
         self._plausibility = Plausibility()
@@ -75,8 +81,29 @@ class OnlineEstimator:
     # -- learning ------------------------------------------------------------------------
 
     def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
-        """See `estimator.Estimator`; refusals are counted by workload and reason."""
-        return tuple(found.text for one in samples if (found := self._learn(one)))
+        """See `estimator.Estimator`; refusals are counted by workload and reason. Samples of one
+        call are of one time.
+        """
+        given = self._level(samples)
+        return tuple(found.text for one in given if (found := self._learn(one)))
+
+    def _level(self, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
+        """Those of predicted workloads at the level of their profile: what all operations have in
+        common at one time is work, heat, or an error that the job's slowdown shows.
+        """
+        ratios: dict[str, list[float]] = {}
+        for one in samples:
+            workload = one.subject.workload
+            if workload in self._predicted and values_refused(one) is None:
+                curve = self._curve(one.subject)
+                if curve is not None:
+                    swept_s = float(curve.swept.time_s(np.array([float(one.clock_mhz)]))[0])
+                    ratios.setdefault(workload, []).append(_log(one.time_s / swept_s))
+        common = {name: math.exp(math.fsum(logs) / len(logs)) for name, logs in ratios.items()}
+        return tuple(
+            replace(one, time_s=one.time_s / common.get(one.subject.workload, 1.0))
+            for one in samples
+        )
 
     def learning_stats(self, workload: str) -> LearningStats:
         """Counts and errors of one workload."""
@@ -164,7 +191,12 @@ class OnlineEstimator:
     # -- workloads -----------------------------------------------------------------------
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
-        """Replace all profiles. A workload whose profile changed or disappears is forgotten."""
+        """Replace all profiles but predicted ones. A workload whose profile changed or disappears
+        is forgotten.
+        """
+        for name in self._predicted.keys() & profiles.keys():
+            del self._predicted[name]
+        profiles = {**self._predicted, **profiles}
         prints = {workload: fingerprint(profile) for workload, profile in profiles.items()}
         made = {
             workload: fit_profile(workload, profiles[workload])
@@ -175,6 +207,54 @@ class OnlineEstimator:
             self._forget(workload)
         self._curves |= made
         self._fingerprints = prints
+
+    def add_predicted(
+        self, workload: str, profile: Profile, fitted: Mapping[Work, Corrected]
+    ) -> None:
+        """The profile that is predicted of a workload, with its `fit_profile`; beyond PREDICTED_MAX
+        the oldest goes.
+        """
+        if workload in self._curves:
+            self._forget(workload)
+        self._predicted.pop(workload, None)
+        self._predicted[workload] = profile
+        self._fingerprints[workload] = fingerprint(profile)
+        self._curves[workload] = dict(fitted)
+        while len(self._predicted) > PREDICTED_MAX:
+            oldest = next(iter(self._predicted))
+            self._forget(oldest)
+            del self._predicted[oldest], self._fingerprints[oldest]
+
+    def predicted(self, workload: str) -> Profile | None:
+        """The profile that was predicted of a workload."""
+        return self._predicted.get(workload)
+
+    def ran_lower(self, workload: str) -> bool:
+        """Whether readings of lower clocks are kept, which another prediction would forget."""
+        curves = self._curves.get(workload, {})
+        return any(
+            cell.clock_mhz < (1.0 - LOWER_MIN) * curves[_work_of(cell)].swept.clock_max_mhz
+            for cell, _ in self._window.cells()
+            if cell.workload == workload
+        )
+
+    def measured(self, workload: str) -> Profile | None:
+        """What is known of a workload at the clocks that it ran at; None before it has a curve."""
+        curves = self._curves.get(workload)
+        if curves is None:
+            return None
+        ran: dict[Work, set[int]] = {work: set() for work in curves}
+        for cell, _ in self._window.cells():
+            if cell.workload == workload:
+                ran[_work_of(cell)].add(cell.clock_mhz)
+        options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
+        for work, clocks_mhz in ran.items():
+            clocks = tuple(sorted(clocks_mhz))
+            if clocks:
+                grid = curves[work].at(clocks)
+                rows = zip(clocks, grid.time_s.tolist(), grid.power_w.tolist(), strict=True)
+                options[work.stage, work.kind] = tuple(ClockOption(m, s, s * w) for m, s, w in rows)
+        return Profile(options, "measured")
 
     def _forget(self, workload: str) -> None:
         """Drop everything about a workload."""
@@ -252,9 +332,13 @@ class OnlineEstimator:
     # -- persistence ---------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Readings as JSON-able values; curves and biases follow from them."""
+        """Readings and predicted profiles as JSON-able values; curves and biases follow."""
         return {
             "version": STATE_VERSION,
+            "predicted": [
+                [name, one.source, one.blocking_power_w, _rows(one)]
+                for name, one in self._predicted.items()
+            ],
             "profiles": dict(sorted(self._fingerprints.items())),
             "number": self._number,
             "window": self._window.state(),
@@ -272,6 +356,7 @@ class OnlineEstimator:
         made = OnlineEstimator({})
         made._fingerprints = self._fingerprints
         made._curves = {name: dict(own) for name, own in self._curves.items()}
+        made._predicted = dict(self._predicted)
         try:
             made._read(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -281,6 +366,10 @@ class OnlineEstimator:
     def _read(self, state: Mapping[str, Any]) -> None:
         if state["version"] != STATE_VERSION:
             raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
+        for name, source, blocking_w, rows in state.get("predicted", ()):
+            if str(name) not in self._curves:
+                profile = _profile(rows, str(source), float(blocking_w))
+                self.add_predicted(str(name), profile, fit_profile(str(name), profile))
         self._number = int(state["number"])
         self._window.restore(state["window"])
         self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
@@ -314,7 +403,11 @@ def joined(
             + [row for row in others[name] if not own(of(row))]
             for name, of in _WORKLOAD_OF.items()
         }
-        by_name = {
+        by_name: dict[str, object] = {
+            "predicted": [row for row in mine.get("predicted", ()) if own(row[0])]
+            + [row for row in others.get("predicted", ()) if not own(row[0])]
+        }
+        by_name |= {
             name: {key: one for key, one in others[name].items() if not own(key)}
             | {key: one for key, one in mine[name].items() if own(key)}
             for name in ("profiles", "taken", "errors", "refused")
@@ -329,6 +422,26 @@ _WORKLOAD_OF: Mapping[str, Callable[[Any], str]] = {
     "window": lambda row: row[0][0],
     "watch": lambda row: row[0],
 }
+
+
+def _rows(profile: Profile) -> list[list[object]]:
+    return [
+        [stage, kind, one.clock_mhz, one.time_s, one.energy_j]
+        for (stage, kind), options in profile.options.items()
+        for one in options
+    ]
+
+
+def _profile(rows: Iterable[Sequence[Any]], source: str, blocking_power_w: float) -> Profile:
+    """Raises ValueError."""
+    options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
+    for stage, kind, mhz, time_s, energy_j in rows:
+        made = ClockOption(int(mhz), float(time_s), float(energy_j))
+        if not (0.0 < made.time_s < math.inf and 0.0 < made.energy_j < math.inf and mhz > 0):
+            raise ValueError(f"{made} is no option")
+        key = int(stage), cast("Kind", str(kind))
+        options[key] = (*options.get(key, ()), made)
+    return Profile(options, source, predicted=True, blocking_power_w=blocking_power_w)
 
 
 def _work_of(one: Subject | Cell) -> Work:

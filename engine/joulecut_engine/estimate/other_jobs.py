@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.estimate.card import find_card, prior_of
-from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
+from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
 from joulecut_engine.estimate.fitting import STATIC_PRIOR_SHARE, voltage_prior
 from joulecut_engine.estimate.forest import earned, forest
 from joulecut_engine.estimate.physics import Floats, switching
@@ -44,6 +44,9 @@ JUDGES_MIN = 8  # workloads whose errors are a band
 # Half widths with fewer: nine in ten of 21 public applications (benchmarks/forest.py) stay
 # within each.
 TIME_HALF, POWER_HALF = 0.4, 0.2
+# Of the time's share: what four jobs in five stay below, in standard deviations of a normal error
+# where too few were measured.
+SURE, SURE_SDS = 0.8, 0.842
 # Half width that the two shares do not explain, of the saving: nine in ten of those applications
 # by their true shares.
 FORM_HALF = 0.036
@@ -192,6 +195,7 @@ class OtherJobs:
         self._voltages = _voltages(known) if learns else {}
         self.erred: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         half = np.array([TIME_HALF, POWER_HALF])
+        self._sure = TIME_HALF * SURE_SDS / NOMINAL_SDS
         self._errors = half * [(a, b) for a in (-1.0, 1.0) for b in (-1.0, 1.0)]
         if not known:
             return
@@ -210,6 +214,7 @@ class OtherJobs:
             self._forest = forest(rows, off, leaf_min=LEAF_MIN)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
+            self._sure = max(0.0, float(np.quantile(self._errors[:, 0], SURE)))
 
     def voltage(self, card: str, top_mhz: float) -> Voltage:
         """Of a card, by the jobs measured on it, else by public sweeps."""
@@ -228,6 +233,11 @@ class OtherJobs:
         """The predicted shares of a job."""
         time, power = self.possible(counters)[0]
         return ClockShares(float(time), float(power))
+
+    def sure(self, counters: Counters) -> ClockShares:
+        """The same, with a share of time that SURE of all jobs stay below."""
+        likely = self.shares(counters)
+        return ClockShares(min(1.0, likely.time + self._sure), likely.power)
 
     def possible(self, counters: Counters) -> Floats:
         """Shares (1 + errors, 2): predicted, and as far off as those of each known job were."""

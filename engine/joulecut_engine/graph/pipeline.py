@@ -111,11 +111,14 @@ class Profile:
     """Measured clock options per (stage, kind), as swept; dominated ones included.
 
     If GPUs hold several parts of the model, the first number may count these parts instead, in
-    model order. `source` names the origin in messages.
+    model order. `source` names the origin in messages. One that is `predicted` from other jobs was
+    not measured below default clocks, and has the power (W) of a GPU that waits.
     """
 
     options: Mapping[tuple[int, Kind], tuple[ClockOption, ...]]
     source: str = ""
+    predicted: bool = False
+    blocking_power_w: float = 0.0
 
     @property
     def stages(self) -> int:

@@ -50,7 +50,7 @@ def predictor(url: str | None) -> "OtherJobs | None":
 
     if url is None:
         return OtherJobs(())
-    from joulecut_controller.learn.known_jobs import NAME, decoded
+    from joulecut_controller.known_jobs import NAME, decoded
     from joulecut_controller.store.database import open_store
     from joulecut_controller.store.sqlite import PREFIX, file_of
 

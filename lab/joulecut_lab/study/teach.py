@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from joulecut_controller.learn.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
+from joulecut_controller.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.other_jobs import (

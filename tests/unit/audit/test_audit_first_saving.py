@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_controller.learn.known_jobs import NAME, encoded
+from joulecut_controller.known_jobs import NAME, encoded
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob, OtherJobs
 from joulecut_lab.audit.auditing import predictor

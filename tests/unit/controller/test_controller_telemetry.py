@@ -12,7 +12,6 @@ from joulecut_controller.board import Board, PowerLimits
 from joulecut_controller.metrics.collector import BoardCollector, CertificateCollector
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.traces import Delay
-from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.power.budget import Shares
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
@@ -109,22 +108,6 @@ def test_bloat_that_is_not_computed_yet_is_not_shown_as_none() -> None:
     reported = replace(recommended, decision=replace(job.decision, forecast=known))
     shown = Shown(replace(board, jobs=(reported,)))
     assert shown.value("joulecut_job_energy_bloat_watts", **labels) == 300.0
-
-
-def test_of_a_step_of_learning_no_bloat_and_no_gap_is_known() -> None:
-    """Its lower bound is zero joules: taken at its word, all the power would be bloat."""
-    board = boards.board()
-    (job,) = board.jobs
-    assert job.decision.forecast is not None
-    guessed = replace(job.decision.forecast, lower_bound_j=0.0, gap_ratio=UNBOUNDED_GAP)
-    trial = replace(job.decision, forecast=guessed, solution=None)
-    shown = Shown(replace(board, jobs=(replace(job, decision=trial, applied=trial),)))
-    name = job.view.policy.name
-    for kind in ("intrinsic", "extrinsic"):
-        assert shown.value("joulecut_job_energy_bloat_watts", workload=name, kind=kind) is None
-    gap = shown.value("joulecut_plan_gap_ratio", workload=name, state="enforced")
-    assert gap is None
-    assert shown.value("joulecut_job_power_watts", workload=name, kind="predicted") is not None
 
 
 def test_figures_are_those_of_the_board() -> None:

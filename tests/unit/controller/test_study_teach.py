@@ -7,7 +7,7 @@ import pytest
 from study_rows import ROW
 
 from joulecut_cli.main import dispatch
-from joulecut_controller.learn.known_jobs import NAME, decoded, encoded
+from joulecut_controller.known_jobs import NAME, decoded, encoded
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob, OtherJobs
 from joulecut_lab.study.row import Row, write

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.learn.known_jobs import KNOWN_KEPT
+from joulecut_controller.known_jobs import KNOWN_KEPT
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
 from joulecut_engine.estimate.other_jobs import (

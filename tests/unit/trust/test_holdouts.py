@@ -128,7 +128,6 @@ class Bench:
             observation,
             unix_s=self.unix_s,
             applied=applied,
-            learning="",
             suspected="",
         )
         word = self.windows.step(seen)

@@ -15,7 +15,7 @@ export const nodeLink = (name) => `#/node/${encodeURIComponent(name)}`;
 
 export const STATES = {
   enforced: "enforced", recommended: "recommended", steady: "no saving", default: "at default",
-  measuring: "measuring", learning: "learning", silent: "silent", unplaced: "not placed",
+  measuring: "measuring", silent: "silent", unplaced: "not placed",
   paused: "paused", tripped: "breaker", parked: "parked", off: "off",
 };
 

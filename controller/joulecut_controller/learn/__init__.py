@@ -1,1 +1,0 @@
-"""Jobs without a profile: what their windows say, and which clocks to try next."""
