@@ -3,13 +3,13 @@
 import os
 import signal
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import pytest
-from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
+from running_agent import PATIENCE_S, RunningAgent, eventually
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 
@@ -112,8 +112,8 @@ def test_a_keeper_that_waits_for_the_end_of_a_window_is_ready_fed_and_leaves_at_
     with RunningAgent(cards=1, keeper="state/keeper.sock") as node:
         node.start_keeper()
         node.start()
-        command = [COMMAND, "release", "--config", str(node.home / "agent.yaml"), "--for", "10m"]
-        subprocess.run(command, check=True, env=node.env, capture_output=True)
+        released = commands.run("release", node.address, "--for", "10m")
+        assert released.returncode == 0, released.stderr
         node.kill(signal.SIGTERM)
         node.keepers[0].terminate()
         node.keepers[0].wait()

@@ -42,6 +42,9 @@ KEY = ("other jobs", "")  # of the fit among background tasks
 COUNTERS_WEIGHT = 0.2  # of the newest pass: a mean over some ten passes
 SEEN_MIN = 5  # passes before counters count
 BUSY_MIN = 0.05  # below it the job starts or stands still
+# Of the part of predicted slowdowns that comes true: known less well a job teaches nothing.
+SCALE_SD_MAX = 0.15
+TAUGHT_EVERY = 256  # samples of a job without a profile: each time the forest is fitted again
 POSSIBLE_MAX = 16  # estimators that a band is made of
 
 
@@ -168,26 +171,28 @@ class Predictions:
 
     def _learn_from(self, job: JobState, known: _Job) -> None:
         """Its curve, once there is one: of its profile, or as measured at lower clocks."""
-        profile = job.policy.profile
+        profile, scale = job.policy.profile, 1.0
         if profile is not None:
             if profile is not known.profile:  # its fingerprint takes a millisecond
                 known.profile, known.fingerprint = profile, fingerprint(profile)
             taught: object = known.fingerprint
         else:
-            taught = tuple(sorted(job.measured.lowest_mhz.items()))
+            seen = job.measured.reference
+            if seen is None or not job.measured.lowest_mhz or seen.scale.sd > SCALE_SD_MAX:
+                return
+            # The estimator knows what operations have not in common, the reference the rest.
+            scale = seen.scale.mean
+            lower = self._learner.learning_stats(job.workload).taken // TAUGHT_EVERY
+            taught = lower, round(scale, 1)
             profile = self._learner.measured(job.workload) if taught != known.taught else None
-        if not taught or taught == known.taught:
+        if taught == known.taught:
             return
         known.taught = taught
         if profile is None or not profile.options:
             return
-        top_mhz = known.counters.clock_ratio and max(
-            one.clock_mhz for options in profile.options.values() for one in options
-        )
-        self._teach(
-            hashed(job.policy.name),
-            tuple(_of_profile(hashed(job.policy.name), profile, known.counters, top_mhz)),
-        )
+        name = hashed(job.policy.name)
+        top_mhz = max(one.clock_mhz for each in profile.options.values() for one in each)
+        self._teach(name, tuple(_of_profile(name, profile, known.counters, top_mhz, scale)))
 
     def _predicted(self, job: JobState, known: _Job, view: View) -> Prediction | None:
         """None before its work at default clocks was measured."""
@@ -290,10 +295,10 @@ def _half(kind: Kind) -> str:
 
 
 def _of_profile(
-    name: str, profile: Profile, counters: Counters, top_mhz: float
+    name: str, profile: Profile, counters: Counters, top_mhz: float, scale: float
 ) -> Iterable[KnownJob]:
     """Of each kind, all stages; from the clock that the job was seen at by default, since what is
-    above it never runs.
+    above it never runs. `scale` is the part of the profile's slowdowns that comes true.
     """
     default_mhz = counters.clock_ratio * top_mhz
     found: dict[str, list[tuple[float, float, float]]] = {}
@@ -303,7 +308,11 @@ def _of_profile(
             continue
         *lower, top = below
         found.setdefault(_half(kind), []).extend(
-            (one.clock_mhz / top.clock_mhz, one.time_s / top.time_s, one.power_w / top.power_w)
+            (
+                one.clock_mhz / top.clock_mhz,
+                (one.time_s / top.time_s) ** scale,
+                one.power_w / top.power_w,
+            )
             for one in lower
         )
     for half, rows in found.items():
