@@ -95,7 +95,7 @@ ROWS = (
     Row("recovers", "operations", 0.85),
     Row("evaluation", "operations", 0.65),
     Row("throttling", "operations", 0.80),
-    Row("production", "operations", 0.50, shown=False),  # rows of 7 in one seed of 16
+    Row("production", "operations", 0.50),
     Row("production", "profile", 0.50),
     Row("steady", "profile", 0.70, budget=0.0),
     Row("random-waves", "profile", 0.60, budget=0.0),
