@@ -3,7 +3,7 @@
 GPUs of one stage do the same work and differ by some percent. If they ran at different clocks,
 their differences would look like a slope; so each GPU's offset is estimated from clocks it shares
 with others and removed before readings are averaged. The profile counts as one more GPU. What is
-left against the clock is one of `clock_curves`, as are the windows of jobs without a profile.
+left against the clock is a `clock_curve`.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from joulecut_engine.estimate.clock_curves import ClockCurves, CurvePrior, CurveValues
+from joulecut_engine.estimate.clock_curve import ClockCurve, CurvePrior
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Work, of_profile
 from joulecut_engine.estimate.sample_window import Cell, Reading
@@ -31,9 +31,8 @@ PROFILED = "profile"  # in place of a GPU's UUID
 OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those compared with none
 # Readings over the profile, logarithms: the clock-bound share of one work differs by up to 0.3
 # between cards (docs/predictors.md), the power's exponent likewise; the form leaves 0.5 and 1 %.
-TIME = CurvePrior(0.0, 0.15, 0.0, residual_sd=0.01, reach=0.15, noise=PROFILE_NOISE)
+TIME = CurvePrior(slope_sd=0.15, residual_sd=0.01, reach=0.15)
 POWER = replace(TIME, residual_sd=0.02)
-NO_COMMON_SD = 1e-6  # readings at one clock have nothing in common but it
 KEPT_MAX = 128  # of one kind of work: every clock alone, and the tables of its GPUs
 
 
@@ -42,8 +41,8 @@ class Corrected:
     """Time and power of one kind of work over the clock."""
 
     swept: WorkCurve
-    time: ClockCurves | None = None
-    power: ClockCurves | None = None
+    time: ClockCurve | None = None
+    power: ClockCurve | None = None
     # The same few clocks are asked of all GPUs in every pass, and a curve takes a tenth of a
     # millisecond.
     _made: dict[tuple[int, ...], Prediction] = field(default_factory=dict)
@@ -59,8 +58,7 @@ class Corrected:
             asked, top_mhz = np.array(clocks_mhz, dtype=np.float64), self.swept.clock_max_mhz
             fall = np.log(top_mhz / np.clip(asked, self.swept.clock_min_mhz, top_mhz))
             time, power = (
-                1.0 if one is None else np.exp(one.levels()[0] + one.changes(fall[None])[0][0])
-                for one in (self.time, self.power)
+                1.0 if one is None else np.exp(one.at(fall)) for one in (self.time, self.power)
             )
             found = self._made[clocks_mhz] = Prediction(
                 clocks_mhz, self.swept.time_s(asked) * time, self.swept.power_w(asked) * power
@@ -117,7 +115,7 @@ def _curve(
     cells: Sequence[tuple[Cell, Sequence[tuple[float, float]]]],
     prior: CurvePrior,
     scatter: float,
-) -> ClockCurves | None:
+) -> ClockCurve | None:
     """None without enough readings. Rows are (value, weight)."""
     count: Counter[int] = Counter()
     for cell, rows in cells:
@@ -133,19 +131,11 @@ def _curve(
         mean = sum(value * w for value, w in rows) / weight
         means.append((cell.uuid, cell.clock_mhz, mean, weight))
     levels = aligned(means)
-    windows = len(clocks)
-    return ClockCurves(
-        CurveValues(
-            fall=np.log(swept.clock_max_mhz / np.array([clocks])),
-            values=np.array([[levels[clock] for clock in clocks]]),
-            group=np.zeros(1, dtype=np.int64),
-            common_sd=np.full(windows, NO_COMMON_SD),
-            columns=np.zeros((1, windows, 0)),
-            columns_sd=np.zeros(0),
-            noise=np.array([scatter / math.sqrt(count[clock]) for clock in clocks]),
-        ),
+    return ClockCurve(
+        np.log(swept.clock_max_mhz / np.array(clocks)),
+        np.array([levels[clock] for clock in clocks]),
+        np.array([scatter / math.sqrt(count[clock]) for clock in clocks]),
         prior,
-        np.zeros(1),
     )
 
 
