@@ -73,7 +73,7 @@ class Learning:
             return
         kept = await asyncio.to_thread(self.store.learnt, NAME)
         with contextlib.suppress(ValueError):  # their samples come again
-            state = joined(unpacked(kept), self.learner.state(), set(jobs).__contains__)
+            state = joined(unpacked(kept), self.learner.state(), _works_of(set(jobs).__contains__))
             await asyncio.to_thread(self.learner.restore, state)
 
     async def step(self, now_s: float) -> None:
@@ -100,7 +100,7 @@ class Learning:
         """Raises ValueError where JSON or the store cannot hold the state; Unavailable."""
         if self.own is not None:
             with contextlib.suppress(ValueError):  # a damaged state is replaced
-                state = joined(state, unpacked(self.store.learnt(NAME)), self.own)
+                state = joined(state, unpacked(self.store.learnt(NAME)), _works_of(self.own))
         content = packed(state)
         if content == self._kept:
             return
@@ -121,6 +121,11 @@ class Learning:
         if text != self._trouble:
             self._trouble = text
             self.audit.post("learn", "", text)
+
+
+def _works_of(own: Callable[[str], bool]) -> Callable[[str], bool]:
+    """The workloads of these jobs: a job's evaluation is one of its own (`JobState.workload`)."""
+    return lambda workload: own(workload.partition("/")[0])
 
 
 def sentence(lesson: LearningStats, begun_from: str = "the profile") -> str:

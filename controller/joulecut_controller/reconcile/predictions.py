@@ -125,8 +125,7 @@ class Predictions:
         self, observation: JobObservation, view: View
     ) -> tuple[JobObservation, Prediction | None]:
         """The job with the profile that is predicted of it, where it has none, and the prediction
-        as long as nothing was measured at lower clocks. Raises ValueError for work that no curve
-        fits.
+        as long as nothing was measured at lower clocks.
         """
         job, known = observation.job, self._see(observation, view)
         policy, workload = job.policy, job.workload
@@ -142,9 +141,13 @@ class Predictions:
             newer = known.made is not before or known.sure is not sure
             newer &= not self._learner.ran_lower(workload)
             if predicted is not None and (profile is None or newer):
-                profile, known.sure = predicted.profile(sure=sure), sure
-                fitted = await asyncio.to_thread(fit_profile, workload, profile)
-                self._learner.add_predicted(workload, profile, fitted)
+                try:
+                    made = predicted.profile(sure=sure)
+                    fitted = await asyncio.to_thread(fit_profile, workload, made)
+                except (ValueError, ArithmeticError):  # no curve fits such work
+                    return observation, None
+                self._learner.add_predicted(workload, made, fitted)
+                profile, known.sure = made, sure
         if profile is None:
             return observation, None
         blocking_w = policy.blocking_power_w or profile.blocking_power_w

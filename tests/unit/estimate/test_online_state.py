@@ -2,11 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from joulecut_engine.estimate.correction import fit_profile
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator, joined
 from joulecut_engine.graph.clock_option import ClockOption
@@ -205,3 +207,41 @@ def test_what_two_estimators_learnt_is_joined_by_workload() -> None:
     for broken in ({}, {**state(theirs), "window": [1]}, {"version": 2}):
         with pytest.raises(ValueError, match=r"version|not the state"):
             joined(state(mine), broken, lambda _: False)
+
+
+def predicted() -> OnlineEstimator:
+    made = OnlineEstimator({})
+    one = replace(profile(), predicted=True, blocking_power_w=70.0)
+    made.add_predicted("gpt", one, fit_profile("gpt", one))
+    return made
+
+
+@pytest.mark.parametrize("longer", [1.0, 1.05])
+def test_what_all_operations_take_longer_at_lower_clocks_is_no_curve_of_a_predicted_profile(
+    longer: float,
+) -> None:
+    """Heat and clocks come together on a hot day."""
+    job, made = Job(), predicted()
+    asked = Subject("gpt", "GPU-a", 0, "forward")
+    before = made.predict(asked, (1110, 1410))
+    for _ in range(30):
+        made.learn(job.samples(1410))
+        made.learn(job.samples(1110, factor=longer))
+    fit(made)
+    after = made.predict(asked, (1110, 1410))
+    assert after.time_s[0] / after.time_s[1] == pytest.approx(
+        before.time_s[0] / before.time_s[1], rel=0.003
+    )
+
+
+def test_a_predicted_profile_survives_with_what_was_learnt_of_it() -> None:
+    job, made = Job(), predicted()
+    for _ in range(10):
+        made.learn(job.samples(1110))
+    again = OnlineEstimator({})
+    again.restore(json.loads(json.dumps(made.state())))
+    assert again.predicted("gpt") == made.predicted("gpt")
+    assert again.ran_lower("gpt")
+    assert again.measured("gpt").options.keys() == made.measured("gpt").options.keys()
+    again.set_profiles({"gpt": profile()})
+    assert again.predicted("gpt") is None, "a measured one takes its place"
