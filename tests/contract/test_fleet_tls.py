@@ -211,5 +211,5 @@ def test_a_socket_is_relative_to_the_file(tmp_path: Path) -> None:
     assert config.read(path).agents == ListedAgents((f"unix:{tmp_path}/run/agent.sock",))
     for bad in ("unix:", "unix:a\tb", f"unix:{'a' * 108}"):
         path.write_text(yaml.safe_dump({**BASE, "agents": [bad]}))
-        with pytest.raises(BadInput, match="unix:PATH of up to 107 bytes"):
+        with pytest.raises(BadInput, match=r"unix:PATH of up to 107 bytes|allowed: a text"):
             config.read(path)
