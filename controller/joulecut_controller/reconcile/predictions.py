@@ -44,7 +44,9 @@ SEEN_MIN = 5  # passes before counters count
 BUSY_MIN = 0.05  # below it the job starts or stands still
 # Of the part of predicted slowdowns that comes true: known less well a job teaches nothing.
 SCALE_SD_MAX = 0.15
-TAUGHT_EVERY = 256  # samples of a job without a profile: each time the forest is fitted again
+# Samples of a job without a profile until it teaches, then twice as many each time, since each time
+# the forest is fitted again.
+TAUGHT_FIRST = 256
 POSSIBLE_MAX = 16  # estimators that a band is made of
 
 
@@ -185,8 +187,8 @@ class Predictions:
                 return
             # The estimator knows what operations have not in common, the reference the rest.
             scale = seen.scale.mean
-            lower = self._learner.learning_stats(job.workload).taken // TAUGHT_EVERY
-            taught = lower, round(scale, 1)
+            taken = self._learner.learning_stats(job.workload).taken // TAUGHT_FIRST
+            taught = taken.bit_length(), round(scale, 1)
             profile = self._learner.measured(job.workload) if taught != known.taught else None
         if taught == known.taught:
             return
