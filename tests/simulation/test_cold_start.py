@@ -110,7 +110,14 @@ def test_a_restart_loses_nothing_that_was_learnt(store: DatabaseStore) -> None:
     assert 0.4 <= lowered <= 1.1, "the slowdown of all clocks together is measured again"
 
 
-@pytest.mark.parametrize(("card", "detailed"), [("a40", True), ("h100-sxm", True), ("a40", False)])
+@pytest.mark.parametrize(
+    ("card", "detailed"),
+    [
+        pytest.param("a40", True, marks=pytest.mark.long),
+        pytest.param("h100-sxm", True, marks=pytest.mark.long),
+        ("a40", False),
+    ],
+)
 def test_other_cards_save_within_the_budget(
     store: DatabaseStore, card: str, detailed: bool
 ) -> None:
