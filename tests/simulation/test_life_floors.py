@@ -2,6 +2,7 @@
 
 import os
 import random
+from dataclasses import replace
 
 import pytest
 from job_life import ROWS, Row, line
@@ -10,6 +11,9 @@ from life import live, lives
 LIVES = lives()
 SEEDS = 5
 IN_CI = {"stalls-operations-5%-1s", "recovers-operations-5%-1s", "random-waves-operations-5%-1s"}
+
+
+ONE_SEED = 0.06  # of the best: recovers has 86, 85 and 80 % in three seeds
 
 
 def kept(row: Row, seeds: list[int]) -> None:
@@ -25,6 +29,8 @@ def kept(row: Row, seeds: list[int]) -> None:
         for seed in seeds
     ]
     print(line(row, seen))
+    if len(seeds) == 1:  # a floor is of a median
+        row = replace(row, floor=row.floor - ONE_SEED)
     assert not row.missed(seen), f"seeds {seeds}"
 
 
