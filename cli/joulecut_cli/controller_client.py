@@ -89,7 +89,7 @@ class Controller:
         return self._of_this_version(self._parsed(raw), {"name", "holds", "decision", "gpus"})
 
     def measurements(self, name: str) -> Json:
-        """What was measured of a job. Raises BadInput where the policy has no such job."""
+        """Times and energies measured of a job. Raises BadInput if the policy has no such job."""
         raw = self._asked(f"/api/v1/jobs/{quoted(name)}/measurements", TIMEOUT_S, bad=(404,))
         return self._of_this_version(self._parsed(raw), {"name", "measured", "pipeline", "profile"})
 

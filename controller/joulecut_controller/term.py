@@ -342,7 +342,9 @@ async def _keep_sharing(context: ServiceContext, reconciler: Reconciler) -> None
 
 
 def _part(board: Board, address: str, until_s: dict[str, float]) -> str:
-    """`until_s` has the jobs of others that somebody asks this controller for."""
+    """This controller's part of the board, as JSON. `until_s`: jobs that this controller needs from
+    others, each until that time.
+    """
     asked = {name for _, part in parts_of(board) for name in part.asks}
     jobs = {job.view.policy.name: job for job in board.jobs}
     shown = replace(

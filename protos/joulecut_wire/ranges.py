@@ -1,9 +1,9 @@
 """Ranges of all numbers, texts and lists on the wire, enforced where a message is decoded.
 
 No peer is believed: a number that is not finite, or that no GPU, job or clock can have, makes the
-whole message invalid. Ranges are wide. They keep arithmetic safe; what is allowed in its place is
-asked by whoever uses a value. A range belongs to the unit at the end of a field's name, unless the
-field has one of its own.
+whole message invalid. Ranges are wide. They keep arithmetic safe; the user of a value checks what
+is allowed in its place. A range belongs to the unit at the end of a field's name, unless the field
+has one of its own.
 """
 
 import math

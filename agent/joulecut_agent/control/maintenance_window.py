@@ -66,7 +66,7 @@ class MaintenanceWindow:
             return ""
 
     def follow(self) -> None:
-        """Ends the window when it is over. Another keeper, which does not know it, is told."""
+        """Ends the window at its time. A keeper that started since then gets the rest of the window."""
         with self._lock:
             if self._until_s == -math.inf:
                 return

@@ -413,7 +413,7 @@ class JobController:
         return Draw(uuids, share_w, mean_w, needs_w)
 
     def _measured_profile(self, job: JobState) -> Profile | None:
-        """Of a job whose profile was predicted: what was measured of it since."""
+        """Measured times and energies of a job whose profile was predicted; None for other jobs."""
         profile = job.policy.profile
         if profile is None or not profile.predicted:
             return None

@@ -157,8 +157,8 @@ class Predictions:
         return replace(observation, job=replace(job, policy=policy)), predicted
 
     def _see(self, observation: JobObservation, view: View) -> _Job | None:
-        """What is known of the job; None before it was seen for a while. It teaches once its curve
-        is known.
+        """The job's counters, after one more look; None before `SEEN_MIN` looks. A job in training
+        is a sample for predictions of others.
         """
         job, shape = observation.job, observation.shape
         gpus = [view.gpus[uuid] for uuid in job.placement.uuids if uuid in view.gpus]

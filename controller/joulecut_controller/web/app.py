@@ -196,7 +196,9 @@ class Pages:
         return json_response({"ok": True, "role": role, "pass_number": number, "age_s": age_s})
 
     async def _elsewhere(self, name: str) -> Json | None:
-        """A job of another controller as that shows it, once it hears that somebody asks."""
+        """A job of another controller, which shows details of a job on request. None if none comes
+        within `ELSEWHERE_S`.
+        """
         until_s = time.monotonic() + ELSEWHERE_S
         while time.monotonic() < until_s and (
             there := [one for one in parts_of(self.now()) if one[1].has(name)]
