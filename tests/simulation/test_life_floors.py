@@ -2,7 +2,6 @@
 
 import os
 import random
-from dataclasses import replace
 
 import pytest
 from job_life import ROWS, Row, line
@@ -11,9 +10,6 @@ from life import live, lives
 LIVES = lives()
 SEEDS = 5
 IN_CI = {"stalls-operations-5%-1s", "recovers-operations-5%-1s", "random-waves-operations-5%-1s"}
-
-
-ONE_SEED = 0.06  # of the best: recovers has 86, 85 and 80 % in three seeds
 
 
 def kept(row: Row, seeds: list[int]) -> None:
@@ -29,8 +25,6 @@ def kept(row: Row, seeds: list[int]) -> None:
         for seed in seeds
     ]
     print(line(row, seen))
-    if len(seeds) == 1:  # a floor is of a median
-        row = replace(row, floor=row.floor - ONE_SEED)
     assert not row.missed(seen), f"seeds {seeds}"
 
 
@@ -38,7 +32,7 @@ def kept(row: Row, seeds: list[int]) -> None:
 @pytest.mark.smoke
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in IN_CI], ids=lambda r: r.name)
 def test_a_life_keeps_its_floor(row: Row) -> None:
-    kept(row, [31])
+    kept(row, [31, 32, 33])  # a floor is of a median; one seed may be six points below
 
 
 @pytest.mark.nightly

@@ -1,8 +1,7 @@
-"""Plants without the fitted curves of `gpt3`: a replayed sweep, and a card of another form.
+"""A plant of a replayed sweep, without the fitted curves of `gpt3`.
 
-The replay keeps the jumps of a measurement: on the public A40 sweep time jumps by up to a tenth
-between neighbouring clocks. The odd card fits no predictor's formula: its voltage goes in steps,
-leakage grows with power, and work is bound by memory above a plateau. Its numbers are assumed.
+It keeps the jumps of a measurement: on the public A40 sweep time jumps by up to a tenth between
+neighbouring clocks.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from joulecut_controller.sources import profile
 from joulecut_sim.gpt3 import INSTRUCTIONS, Instruction
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.skus import A100_SXM, Sku
+from joulecut_sim.skus import Sku
 from joulecut_wire.errors import BadInput
 
 FULL_SPEED_RATIO = 1.01  # a lower clock that is no slower than this shows a power cap at work
@@ -84,60 +83,3 @@ def _cap_mhz(rows: dict[int, tuple[float, float]]) -> float:
     """The clock that a driver would show at default: above it nothing gets faster."""
     fastest_s = min(time_s for time_s, _ in rows.values())
     return float(min(clock for clock, (t, _) in rows.items() if t <= FULL_SPEED_RATIO * fastest_s))
-
-
-VOLT_STEP_MHZ = 75.0  # assumed: one voltage for five clocks of the table
-VOLT_FLOOR_MHZ = 900.0
-VOLT_PER_STEP = 0.035  # relative to the floor
-POWER_EXPONENT = 1.25  # power grows faster than f V^2
-LEAK_RATIO = 0.12  # of the dynamic power squared over the limit
-STATIC_W = 62.0
-SWING_W = 118.0  # at 1 GHz and the floor voltage
-PLATEAU_MHZ = {"forward": 1290.0, "backward": 1200.0}  # above: bound by memory
-PLATEAU_TILT = 0.06  # remaining effect of the clock there
-FULL_S = {"forward": 0.05, "backward": 0.1}  # one operation of a stage at the highest clock
-LAST_STAGE_RATIO = 1.06
-
-
-@dataclass(frozen=True, slots=True)
-class OddCurve:
-    """Time and power of one kind of operation; same questions as `gpt3.Curve` answers."""
-
-    instruction: Instruction
-    full_s: float
-    cap_mhz: float
-
-    def time_s(self, clock_mhz: float) -> float:
-        plateau = PLATEAU_MHZ[self.instruction]
-        above: float = self.cap_mhz / max(clock_mhz, plateau) - 1.0
-        below: float = max(0.0, plateau / clock_mhz - 1.0)
-        return float(self.full_s * (1.0 + PLATEAU_TILT * above) * (1.0 + 0.9 * below))
-
-    def power_w(self, clock_mhz: float) -> float:
-        steps = max(0.0, (clock_mhz - VOLT_FLOOR_MHZ) // VOLT_STEP_MHZ)
-        volts = 1.0 + VOLT_PER_STEP * steps
-        swing: float = SWING_W * (clock_mhz / 1000.0) ** POWER_EXPONENT * volts**2
-        return STATIC_W + swing + LEAK_RATIO * swing**2 / A100_SXM.power_limit_w
-
-
-class OddPlant(Plant):
-    """A pipeline of such cards, with the clock table of an A100."""
-
-    def __init__(
-        self,
-        stages: int,
-        microbatches: int,
-        *,
-        time_scale: float = 1.0,
-        noise: Noise | None = None,
-        seed: int = 1,
-    ) -> None:
-        card: Sku = A100_SXM
-        super().__init__(
-            [card] * stages, microbatches, time_scale=time_scale, noise=noise, seed=seed
-        )
-
-    def curve(self, stage: int, instruction: Instruction) -> OddCurve:
-        ratio = LAST_STAGE_RATIO if stage == self.stages - 1 else 1.0
-        cap = float(self.skus[stage].clock_max_mhz)
-        return OddCurve(instruction, FULL_S[instruction] * ratio, cap)

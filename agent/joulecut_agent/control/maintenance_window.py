@@ -66,7 +66,7 @@ class MaintenanceWindow:
             return ""
 
     def follow(self) -> None:
-        """Ends the window at its time. A keeper that started since then gets the rest of the window."""
+        """Ends the window at its time. A keeper that has restarted gets the rest of it."""
         with self._lock:
             if self._until_s == -math.inf:
                 return

@@ -89,23 +89,16 @@ def _worst(profile: Profile | None) -> float:
 
 
 def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
-    """The memory of late plans, updated by the plan in force."""
+    """The memory of late plans, updated by the plan in force. It ends once no plan was late for as
+    long again as the caution lasted.
+    """
+    now_s, before = inputs.view.now_s, state.late
     if not late:
-        return remembered(inputs, state.late)
-    again = late_again(inputs, state.late)
-    return replace(again, setting=state.setting, predicted=pace.held[0])
-
-
-def late_again(inputs: PlanningInput, before: Lateness) -> Lateness:
-    """After one more late plan."""
+        return before if now_s < before.until_s + before.caution_s else Lateness()
     doublings = min(before.count, CAUTION_DOUBLINGS_MAX)
     caution_s = CAUTION_DWELLS * dwell_s(inputs) * 2.0**doublings
-    return Lateness(None, 0.0, inputs.view.now_s + caution_s, caution_s, before.count + 1)
-
-
-def remembered(inputs: PlanningInput, before: Lateness) -> Lateness:
-    """Nothing once no plan was late for as long again as the caution lasted."""
-    return before if inputs.view.now_s < before.until_s + before.caution_s else Lateness()
+    until_s, count = now_s + caution_s, before.count + 1
+    return Lateness(state.setting, pace.held[0], until_s, caution_s, count)
 
 
 def own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:

@@ -77,8 +77,7 @@ def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
         return "the policy asks for no such clock or power limit"
     if fixed and job.policy.is_order:
         return job.placement.complaint
-    other = fixed or (plan.mode != "enforce" and plan.predicted_from)
-    if job.policy.profile is None and not other:
+    if job.policy.profile is None and not fixed:
         return "no profile: no evidence about other clocks"
     if job.measured.baseline is None:
         return "no baseline was measured"

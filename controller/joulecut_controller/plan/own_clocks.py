@@ -30,11 +30,6 @@ class Own:
     energy_j: Mapping[object, Floats]
 
 
-def pace_setters(uuids: Sequence[str], ratios: Mapping[str, float]) -> list[str]:
-    """The GPUs of a stage that are no faster than its slowest one; they run at its clock."""
-    return [uuid for uuid in uuids if ratios.get(uuid, 1.0) >= 1.0 - FASTER_RATIO_MIN]
-
-
 def own_clocks(
     clocks_mhz: Sequence[int],
     allowed: Sequence[bool],

@@ -239,7 +239,7 @@ class OnlineEstimator:
         )
 
     def measured(self, workload: str) -> Profile | None:
-        """Time and energy of a workload at each clock that it ran at; None before it has a curve."""
+        """Time and energy of a workload at each clock it ran at; None before it has a curve."""
         curves = self._curves.get(workload)
         if curves is None:
             return None
