@@ -25,8 +25,7 @@ from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.choices import OF_CARD, USUAL, every, impossible
-from joulecut_lab.model.hub_keys import Unreadable
-from joulecut_lab.model.huggingface import architecture_of
+from joulecut_lab.model.huggingface import Unreadable, architecture_of
 from joulecut_lab.model.power import blocking_power_w
 from joulecut_lab.model.run import SIZES, Run, misfit
 from joulecut_lab.model.stack import STACKS, Default, defaults_of

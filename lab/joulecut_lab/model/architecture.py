@@ -18,10 +18,8 @@ class Architecture:
     `experts_active`, and `experts_shared` that every token uses. `kv_rank` above 0 means latent
     attention (MLA): keys and values come from a vector of that many numbers, and queries from one
     of `query_rank`. `window` limits attention to that many tokens, in `window_layers` of the layers
-    (0: in all). `linear_layers` have a recurrence in place of attention (Mamba-2, delta rule,
-    lightning attention): matrices of `linear_weights` numbers and a state of `linear_state`. Layers
-    of several kinds are taken as mixed evenly. `positions` counts learnt position vectors. `extra`
-    are parameters beside these: gates, sinks, biases of experts, convolutions.
+    (0: in all), which are taken as mixed evenly. `positions` counts learnt position vectors.
+    `extra` are parameters beside these: sinks, biases of experts, norms of all heads at once.
     """
 
     layers: int
@@ -37,18 +35,13 @@ class Architecture:
     positions: int = 0
     window: int = 0
     window_layers: int = 0
-    linear_layers: int = 0
-    linear_weights: int = 0
-    linear_state: int = 0
     extra: int = 0
     bias: bool = False  # of all linear layers
     query_bias: bool = False  # of queries, keys and values alone (qwen2)
     norm_bias: bool = False  # LayerNorm has one, RMSNorm none
     norms: int = 2  # norms of `hidden` numbers in a layer; 1 where blocks run in parallel (falcon)
     head_norm: bool = False  # norms of queries and keys per head (qwen3)
-    final_norm: bool = True
     embedding_norm: bool = False  # after the embedding (bloom)
-    embedding_dim: int = 0  # below `hidden` with a projection to it (opt-350m)
     experts: int = 0
     experts_active: int = 0
     experts_shared: int = 0
@@ -96,21 +89,9 @@ class Architecture:
         return self.hidden * (values + keys)
 
     @property
-    def linear_share(self) -> float:
-        """Of the layers, those with a recurrence."""
-        return self.linear_layers / self.layers
-
-    @property
-    def mixer_weights(self) -> float:
-        """Weights of the matrices of attention or recurrence, mean of the layers."""
-        share = self.linear_share
-        return (1.0 - share) * self.attention_weights + share * self.linear_weights
-
-    @property
     def window_share(self) -> float:
-        """Of the layers with attention, those that see a window alone."""
-        full = self.layers - self.linear_layers
-        return (self.window_layers or full) / full if self.window and full else 0.0
+        """Of the layers, those that see a window alone."""
+        return (self.window_layers or self.layers) / self.layers if self.window else 0.0
 
     @property
     def dense_ffn_weights(self) -> int:
@@ -122,15 +103,15 @@ class Architecture:
         """Weights of the matrices of one expert."""
         return self.ffn_matrices * self.hidden * self.expert_width
 
-    def active_layer_weights(self, expert_layer: bool) -> float:
+    def active_layer_weights(self, expert_layer: bool) -> int:
         """Weights of the matrices of one layer that a token meets."""
         if not expert_layer:
-            return self.mixer_weights + self.dense_ffn_weights
+            return self.attention_weights + self.dense_ffn_weights
         met = (self.experts_active + self.experts_shared) * self.expert_weights
-        return self.mixer_weights + self.hidden * self.experts + met
+        return self.attention_weights + self.hidden * self.experts + met
 
     @property
-    def active_weights(self) -> float:
+    def active_weights(self) -> int:
         """The same of all layers."""
         dense = (self.layers - self.expert_layers) * self.active_layer_weights(False)
         return dense + self.expert_layers * self.active_layer_weights(True)
@@ -138,7 +119,7 @@ class Architecture:
     @property
     def embedding_weights(self) -> int:
         """Weights of the embedding, or of the logits, without positions."""
-        return self.vocab * (self.embedding_dim or self.hidden)
+        return self.vocab * self.hidden
 
     @property
     def small_weights(self) -> int:
@@ -171,12 +152,7 @@ class Architecture:
         """Embedding, positions, last norm and logits."""
         norm = self.hidden * (2 if self.norm_bias else 1)
         count = self.embedding_weights * (1 if self.tied else 2)
-        count += self.positions * self.hidden + (norm if self.final_norm else 0)
-        if self.embedding_norm:
-            count += norm
-        if self.embedding_dim and self.embedding_dim != self.hidden:
-            count += 2 * self.embedding_dim * self.hidden
-        return count
+        return count + self.positions * self.hidden + norm * (1 + self.embedding_norm)
 
     @property
     def parameters(self) -> int:
@@ -184,9 +160,7 @@ class Architecture:
         count = dense * self.layer_parameters(False) + self.ends_parameters
         if self.expert_layers:
             count += self.expert_layers * self.layer_parameters(True)
-        return (
-            count + self.linear_layers * (self.linear_weights - self.attention_weights) + self.extra
-        )
+        return count + self.extra
 
     @property
     def active_parameters(self) -> int:

@@ -341,10 +341,9 @@ def _repeated_flops(stages: Stages) -> Floats:
     """FLOPs of recomputation, scores in full as model FLOPs count them."""
     model, runs = stages.model, stages.runs
     tokens = runs.global_batch * runs.sequence
-    attending = model.layers - model.linear_layers
     keys = keys_read(model, runs.sequence)
-    scores = keys * attending * model.heads * (model.query_dim + model.value_head_dim)
-    block = model.expert_layers * (model.active_layer_weights(True) - model.mixer_weights)
+    scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
+    block = model.expert_layers * (model.active_layer_weights(True) - model.attention_weights)
     full = runs.word("recompute", "full")
     core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
     repeated = np.where(full, model.active_weights, 0.0) + np.where(core, scores, 0.0)

@@ -126,7 +126,7 @@ class _Stage:
         """On one GPU: those of every data rank, and those of its experts."""
         model, runs, t = self.model, self.runs, self.runs.tensor
         small = model.small_weights
-        near = self.held * (model.mixer_weights / t + small + max(0, model.extra) / model.layers)
+        near = self.held * (model.attention_weights / t + small + model.extra / model.layers)
         inner = model.ffn * (2 if model.gated else 1)
         biases = inner / t + model.hidden if model.bias else 0.0
         near = near + self.dense * (model.dense_ffn_weights / t + biases)
@@ -164,7 +164,7 @@ class _Stage:
         if model.experts:
             routed = model.experts / (runs.expert * runs.expert_parts)
             matrices = (routed + model.experts_shared / t) * model.expert_weights
-        empty = HALF * (model.mixer_weights / t + matrices)
+        empty = HALF * (model.attention_weights / t + matrices)
         gate = 2.0 if model.gated else 1.0
         active = model.expert_width * (model.experts_active + model.experts_shared)
         width = (active if model.experts else model.ffn) / t
@@ -216,8 +216,7 @@ def layer_bytes(
         rows = np.where(runs.expert_parts < t, t, apart)
         routed = model.hidden * model.experts_active / rows
     halves = (2.0 if model.gated else 1.0) * HALF * width / t
-    attending = 1.0 - model.linear_share
-    scores = attending * model.heads * keys_read(model, runs.sequence) * (2.0 * HALF + mask) / t
+    scores = model.heads * keys_read(model, runs.sequence) * (2.0 * HALF + mask) / t
     drop = (runs.flash_attention > 0) | runs.word("recompute", "selective")
     shared = norms + values + halves + product * routed
     whole = shared + inputs + projected + product * width / t + HALF * routed

@@ -33,9 +33,6 @@ KERNELS_END = 24.0  # embedding, or logits with loss: masks, casts, maxima, sums
 # their own (a loop over cuBLAS in Transformer Engine's grouped products).
 KERNELS_EXPERTS = 36.0
 PADDED = 128.0
-# Of a recurrence in chunks, per number of its state and token: update and reading 4, within chunks
-# of 64 tokens 2 more.
-LINEAR_FLOPS = 6.0
 # Of a context ring, per number of attention's output and further member: partial results of 16 bits
 # are joined to a sum of 32, gradients of queries, keys and values likewise.
 MERGE = (10.0, 24.0)
@@ -123,7 +120,7 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     block = np.asarray(model.dense_ffn_weights / t)
     if experts:
         block = model.experts * model.expert_weights / (runs.expert * runs.expert_parts)
-    of_weights = np.where(eight & dynamic, each_cast * (model.mixer_weights / t + block), 0.0)
+    of_weights = np.where(eight & dynamic, each_cast * (model.attention_weights / t + block), 0.0)
     for side in (0, 1):
         mask = np.where(dropped(model, runs), 2.0 * MASK[side], 0.0)
         plain = model.hidden * (model.norms * NORM[side] + 2.0 * ADD[side] + mask) / apart
@@ -144,7 +141,7 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     forward.kernels, inputs.kernels, weights.kernels = kernels, 1.5 * kernels, 0.5 * kernels
     core.kernels = np.where(runs.flash_attention > 0, 1.0, 6.0)
     pointwise = Work(bytes=back_bytes[0], kernels=0.5 * kernels)
-    own = (4 if model.kv_rank else 2) + bool(model.linear_layers)  # of attention, listed first
+    own = 4 if model.kv_rank else 2  # of attention, listed first
     routed_work = Work(bytes=back_bytes[0], kernels=kernels - KERNELS_FLASH / 2.0)
     if experts:
         routed_work.products = [one for one in forward.products if one.eight_bit][own:]
@@ -170,10 +167,7 @@ def _linear(
         qkv += model.kv_heads * (model.query_dim + model.value_head_dim)
         found.append((tokens, hidden, qkv / t))
     found.append((tokens, out, hidden))
-    share = model.linear_share
-    answer = [(m, k, n, (1.0 - share) * one, False) for m, k, n in found]
-    if model.linear_layers:
-        answer.append((tokens, hidden, model.linear_weights / hidden / t, share * one, False))
+    answer = [(m, k, n, one, False) for m, k, n in found]
     gate = 2.0 if model.gated else 1.0
     if not experts:
         wide = model.ffn / t
@@ -212,18 +206,16 @@ def _attention(model: Architecture, runs: Runs, tokens: Floats) -> tuple[Work, W
     heads = model.heads / runs.tensor
     keys = keys_per_query(model, runs.sequence, flash)
     flops = 2.0 * tokens * keys * heads * (model.query_dim + model.value_head_dim)
-    share = model.linear_share
-    flops = (1.0 - share) * flops + share * LINEAR_FLOPS * tokens * model.linear_state / runs.tensor
     forward, backward = Work(), Work()
     forward.attention_flops = np.where(flash, flops, 0.0)
     backward.attention_flops = np.where(flash, FLASH_BACKWARD * flops, 0.0)
-    merged = tokens * heads * model.value_head_dim * (1.0 - share) * (runs.context - 1.0)
+    merged = tokens * heads * model.value_head_dim * (runs.context - 1.0)
     for side, work in enumerate((forward, backward)):
         work.bytes = MERGE[side] * merged
     if flash.all():
         return forward, backward
     rows = runs.sequence / runs.context
-    batch = np.where(flash, 0.0, (1.0 - share) * heads * runs.microbatch)
+    batch = np.where(flash, 0.0, heads * runs.microbatch)
     query, value = model.query_dim + 0.0 * rows, model.value_head_dim + 0.0 * rows
     forward.products = [
         Products(rows, query, runs.sequence, batch, False),
@@ -254,7 +246,7 @@ def ends_work(model: Architecture, runs: Runs) -> tuple[Work, Work, Work, Work]:
     """
     tokens, one = runs.tokens, np.ones_like(runs.tokens)
     words = vocabulary_share(model, runs)
-    width = (model.embedding_dim or model.hidden) * one
+    width = model.hidden * one
     loss = np.where(runs.fused_loss > 0, LOSS_FUSED, LOSS) * tokens * words
     norm, kernels = tokens * model.hidden, KERNELS_END * one
     shapes = (tokens, width, words), (tokens, words, width), (width, tokens, words)
@@ -286,7 +278,7 @@ def model_flops(model: Architecture, runs: Runs) -> Floats:
     every = model.active_weights + model.embedding_weights + runs.mtp_layers * further
     scores = (
         keys
-        * (model.layers - model.linear_layers + runs.mtp_layers)
+        * (model.layers + runs.mtp_layers)
         * model.heads
         * (model.query_dim + model.value_head_dim)
     )
