@@ -101,12 +101,10 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
     place = {node.id: i for i, node in enumerate(ordered)}
     lanes = [_stream(node, facts[node.id]) for node in ordered]
     starts = _starts(ordered, lanes, waits, recorded=with_times)
-    kernels = [
-        _kernel(
-            node, facts[node.id], lane, start_s, tuple(sorted(place[n] for n in waits[node.id]))
-        )
-        for node, lane, start_s in zip(ordered, lanes, starts, strict=True)
-    ]
+    kernels = []
+    for i, (node, lane, start_s) in enumerate(zip(ordered, lanes, starts, strict=True)):
+        before = sorted(place[n] for n in waits[node.id] if place[n] < i)
+        kernels.append(_kernel(node, facts[node.id], lane, start_s, tuple(before)))
     return Recording(name, rank, tuple(kernels), timed=timed, dropped=dropped, resolution_s=MICRO)
 
 

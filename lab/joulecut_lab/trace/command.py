@@ -19,7 +19,7 @@ from joulecut_lab.trace.rates import (
     measured_shares,
     unknown,
 )
-from joulecut_lab.trace.replay import Occupancy, aligned, occupancy, replay
+from joulecut_lab.trace.replay import Occupancy, occupancy, replay
 from joulecut_lab.trace.shown import AtClock, Summary
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
@@ -70,14 +70,14 @@ def run(options: Namespace) -> int:
 
 
 def read(paths: Sequence[Path]) -> list[Recording]:
-    """One recording per file, their clocks aligned. Raises BadInput."""
+    """One recording per file. Raises BadInput."""
     found = [
         chakra.read(path, place) if ".et" in path.suffixes else kineto.read(path)
         for place, path in enumerate(paths)
     ]
     if len({one.rank for one in found}) < len(found):  # files that do not say their rank
         found = [replace(r, rank=i) for i, r in enumerate(found)]
-    return aligned(found)
+    return found
 
 
 def _must_be_plausible(recording: Recording, replayed_s: float) -> None:
@@ -107,7 +107,7 @@ def at_clock(
     def scaled(kernel: Kernel) -> float:
         return factor(shares[kernel.kind], before_mhz, held)
 
-    played = replay(recordings, scaled)
+    played = [replay(recording, scaled) for recording in recordings]
     steps, ranks = recordings[0].steps, len(recordings)
     seconds: dict[KernelClass, float] = {}
     for recording, one in zip(recordings, played, strict=True):

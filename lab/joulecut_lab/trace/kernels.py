@@ -112,8 +112,8 @@ class Collective:
 class Kernel:
     """One interval of a stream. `launch_s` is the host's call; None where it is not recorded.
 
-    `waits_for` are places in the same recording that end before it may start, beside the kernel
-    before it on its stream.
+    `waits_for` are earlier places in the same recording that end before it may start, beside the
+    kernel before it on its stream.
     """
 
     name: str
@@ -134,21 +134,12 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """The host waits for kernels."""
-
-    at_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
-    """One rank's kernels in start order, and the host's waits."""
+    """One rank's kernels in start order."""
 
     source: str
     rank: int
     kernels: tuple[Kernel, ...]
-    syncs: tuple[Sync, ...] = ()
     steps: int = 1
     timed: bool = True  # False: durations of a synthetic trace are unknown
     dropped: int = 0  # kernels without a time stamp

@@ -3,7 +3,8 @@
 The order of a stream is rebuilt from (device, stream, ts): launches may be recorded out of order,
 and tools that follow the host's operators lose it. A kernel is joined to its launch by
 `correlation`, and to its operator, for shapes, by `External id`. Waits between streams come from
-`cuda_sync` events where the profiler recorded them, and are inferred from times elsewhere.
+`cuda_sync` events where the profiler recorded them, and are inferred from times elsewhere; where
+the host has waited for the GPU, so has the kernel that it launches next.
 """
 
 import gzip
@@ -11,6 +12,7 @@ import json
 import math
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,6 @@ from joulecut_lab.trace.kernels import (
     Collective,
     Kernel,
     Recording,
-    Sync,
     class_of,
     shapes,
     stamped,
@@ -72,13 +73,10 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
     kept = stamped([(kernel.start_s, kernel.duration_s) for kernel, _ in found])
     dropped = len(found) - len(kept)
     found = [found[i] for i in kept]
-    syncs = [one for one in syncs if one.at_s or not dropped]
     found.sort(key=lambda pair: (pair[0].start_s, pair[0].device, pair[0].stream))
-    kernels = _with_waits(found, waits)
-    return Recording(
-        name, rank, kernels, tuple(sorted(syncs, key=lambda s: s.at_s)), steps,
-        dropped=dropped, resolution_s=_resolution_s(complete),
-    )  # fmt: skip
+    kernels = _with_waits(found, waits, syncs)
+    resolution_s = _resolution_s(complete)
+    return Recording(name, rank, kernels, steps, dropped=dropped, resolution_s=resolution_s)
 
 
 def _resolution_s(events: list[dict[str, Any]]) -> float:
@@ -127,11 +125,13 @@ _Waits = list[tuple[float, int, int, int]]  # host time, waiting stream, stream,
 
 def _host(
     events: Iterable[dict[str, Any]],
-) -> tuple[_Launches, dict[int, dict[str, Any]], list[Sync], _Waits, int]:
-    """What the CPU side says: launches, operators, waits, and the number of profiled steps."""
+) -> tuple[_Launches, dict[int, dict[str, Any]], list[float], _Waits, int]:
+    """What the CPU side says: launches, operators, ends of the host's own waits, waits between
+    streams, and the number of profiled steps.
+    """
     launches: _Launches = {}
     operators: dict[int, dict[str, Any]] = {}
-    syncs: list[Sync] = []
+    syncs: list[float] = []
     waits: _Waits = []
     steps: set[str] = set()
     for event in events:
@@ -140,7 +140,7 @@ def _host(
         end_s = at_s + float(event.get("dur", 0.0)) * MICRO
         if category in {"cuda_runtime", "cuda_driver"}:
             if event.get("name") in SYNCS:
-                syncs.append(Sync(at_s, end_s))
+                syncs.append(end_s)
             elif "correlation" in args:
                 launches[int(args["correlation"])] = end_s
         elif category == "cpu_op" and "External id" in args:
@@ -191,10 +191,35 @@ def _first(given: object) -> str:
     return str(given[0]) if isinstance(given, list) and given else ""
 
 
-def _with_waits(found: list[tuple[Kernel, int]], waits: _Waits) -> tuple[Kernel, ...]:
+def _with_waits(
+    found: list[tuple[Kernel, int]], waits: _Waits, syncs: list[float]
+) -> tuple[Kernel, ...]:
     kernels = [kernel for kernel, _ in found]
     recorded = _recorded(found, waits) if waits else _inferred(kernels)
+    for i, ended in _after_syncs(kernels, syncs).items():
+        recorded[i] = tuple(sorted({*recorded.get(i, ()), *ended}))
     return tuple(replace(k, waits_for=recorded.get(i, ())) for i, k in enumerate(kernels))
+
+
+def _after_syncs(kernels: list[Kernel], syncs: list[float]) -> dict[int, tuple[int, ...]]:
+    """By the first kernel launched after the host has waited: the last kernel of every stream that
+    had ended by then.
+    """
+    launched = sorted((k.launch_s, i) for i, k in enumerate(kernels) if k.launch_s is not None)
+    by_end = sorted(range(len(kernels)), key=lambda i: kernels[i].end_s)
+    waiting: dict[int, tuple[int, ...]] = {}
+    ended: dict[tuple[int, int], int] = {}
+    at = 0
+    for sync_s in sorted(syncs):
+        while at < len(by_end) and kernels[by_end[at]].end_s <= sync_s:
+            done = kernels[by_end[at]]
+            ended[done.device, done.stream] = by_end[at]
+            at += 1
+        place = bisect_left(launched, (sync_s, -1))
+        if place < len(launched):
+            after = launched[place][1]
+            waiting[after] = tuple(k for k in ended.values() if k < after)
+    return waiting
 
 
 def _recorded(found: list[tuple[Kernel, int]], waits: _Waits) -> dict[int, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joulecut_lab.trace import kineto
 from joulecut_lab.trace.kernels import Kernel, Recording, class_of, matmul_flops
-from joulecut_lab.trace.replay import Played, aligned, occupancy, replay
+from joulecut_lab.trace.replay import Played, occupancy, replay
 from joulecut_wire.errors import BadInput
 
 US = 1e-6
@@ -64,9 +64,8 @@ def _same(recording: Recording, played: Played) -> None:
 
 
 def test_at_its_own_clock_the_replay_is_the_recording() -> None:
-    ranks = [_recorded(_step(), 0), _recorded(_step(), 1)]
-    for recording, played in zip(ranks, replay(ranks, lambda _: 1.0), strict=True):
-        _same(recording, played)
+    recording = _recorded(_step())
+    _same(recording, replay(recording, lambda _: 1.0))
 
 
 def test_a_kernel_that_starts_within_its_launch_call_keeps_its_place() -> None:
@@ -76,35 +75,20 @@ def test_a_kernel_that_starts_within_its_launch_call_keeps_its_place() -> None:
         long_call, _gpu("gemm", 7, 1.7e15 + 5, 100.0, 1), _launch(1.7e15 + 30, 2),
         _gpu("gemm", 20, 1.7e15 + 40, 10.0, 2),
     ])  # fmt: skip
-    (played,) = replay([recording], lambda _: 1.0)
+    played = replay(recording, lambda _: 1.0)
     assert played.span_s == pytest.approx(recording.span_s)
     assert played.span_s == pytest.approx(100 * US, rel=0.01)
 
 
 def test_slower_compute_delays_what_follows_and_hides_more_network() -> None:
     recording = _recorded(_step())
-    slow = replay([recording], lambda k: 1.0 if "all" in k.kind else 2.0)[0]
+    slow = replay(recording, lambda k: 1.0 if "all" in k.kind else 2.0)
     assert [k.kind for k in recording.kernels] == ["matmul", "matmul", "all-reduce", "optimizer"]
     assert slow.start_s[1] - slow.start_s[0] == pytest.approx(200 * US)
     assert slow.start_s[2] - slow.start_s[0] == pytest.approx(202 * US)  # it has waited for a gemm
-    # the host waits for the slower of both, then launches the optimizer as late as before
-    assert slow.start_s[3] - (slow.start_s[1] + slow.duration_s[1]) == pytest.approx(15 * US)
+    # the optimizer, which the host launched after it had waited, starts after both
+    assert slow.start_s[3] >= max(slow.start_s[k] + slow.duration_s[k] for k in (1, 2))
     assert occupancy(recording, slow).exposed_s < 50 * US
-
-
-def test_the_last_rank_holds_up_the_collective_of_all() -> None:
-    ranks = [_recorded(_step(100.0), 0), _recorded(_step(100.0), 1)]
-    slow = {id(k) for k in ranks[1].kernels if k.kind == "matmul"}
-    fast, late = replay(ranks, lambda k: 3.0 if id(k) in slow else 1.0)
-    ends = [one.start_s[2] + one.duration_s[2] for one in (fast, late)]
-    assert ends[0] == pytest.approx(ends[1])
-    assert fast.duration_s[2] > 300 * US  # it waits within its collective
-    assert late.duration_s[2] == pytest.approx(150 * US)
-
-
-def test_clocks_of_ranks_are_set_by_their_collectives() -> None:
-    ranks = aligned([_recorded(_step(), 0), _recorded(_step(at_us=51_000.0), 1)])
-    assert ranks[1].kernels[0].start_s == pytest.approx(ranks[0].kernels[0].start_s)
 
 
 @given(st.integers(0, 2**32))
@@ -120,7 +104,7 @@ def test_a_recorded_wait_counts_and_not_the_guess() -> None:
             "pid": 1, "tid": 1, "args": {"stream": 20, "wait_on_stream": 7,
                                          "wait_on_cuda_event_record_corr_id": 2}}  # fmt: skip
     kernels = _recorded([*_step(), wait]).kernels
-    assert [k.waits_for for k in kernels] == [(), (), (0,), ()]
+    assert [k.waits_for for k in kernels] == [(), (), (0,), (1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -221,5 +205,5 @@ def test_without_launches_gaps_stay_as_they_were() -> None:
     kernels = tuple(
         Kernel(f"k{i}", "pointwise", 0, 7, start_s=i * 1e-3, duration_s=4e-4) for i in range(5)
     )
-    played = replay([Recording("r", 0, kernels)], lambda _: 2.0)[0]
+    played = replay(Recording("r", 0, kernels), lambda _: 2.0)
     assert played.start_s[-1] == pytest.approx(4 * (8e-4 + 6e-4))
