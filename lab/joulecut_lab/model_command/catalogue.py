@@ -2,8 +2,8 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import asdict
-from math import prod
 from typing import Any
 
 from joulecut_cli import figures, plot
@@ -15,12 +15,11 @@ from joulecut_lab.model_command.shown import large
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
-RESIDUAL = "residual: of the limit less idle power, and over the bits that HBM moves"
-UNEXPLAINED = "{}: the parts exceed the card's limit; figures of 7 nm do not explain this rate"
 CHECK = (
-    "limit over rate; theory: the multiply at 7 nm; residual: the rest over the bits of three "
+    "number check: limit over rate, the multiply at 7 nm, and the rest over the bits of three "
     "operands"
 )
+UNEXPLAINED = "{}: the parts exceed the card's limit; figures of 7 nm do not explain this rate"
 CARDS = ("a100-sxm-80gb", "h100-sxm")  # of effective energy by layer size
 
 
@@ -77,15 +76,15 @@ def technologies(options: Namespace) -> int:
     if system is None:
         what = f'"{options.system}" is not in the catalogue'
         raise BadInput("--system", what, "see joulecut model catalogue")
-    shown = _technology_json(system) if options.json else None
-    print(*([json.dumps(shown, indent=1)] if shown else _technology_text(system)), sep="\n")
+    shown = _technology_json(system)
+    print(json.dumps(shown, indent=1) if options.json else "\n".join(_technology_text(shown)))
     return FINE
 
 
 def _technology_json(system: System) -> dict[str, Any]:
     sums = ("power_w", "residual_w", "residual_pj_per_bit")
     return {
-        "operations": [asdict(one) for one in technology.OPERATIONS],
+        "operations": [_with(one, "pj_per_bit") for one in technology.OPERATIONS],
         "links": [asdict(one) for one in technology.LINKS],
         "instruction_overhead": {
             one.name: {"arithmetic_pj": one.arithmetic_pj, "overhead": one.overhead}
@@ -126,76 +125,40 @@ def _with(value: Any, *sums: str) -> dict[str, Any]:
     return asdict(value) | {name: getattr(value, name) for name in sums}
 
 
-def _technology_text(system: System) -> list[str]:
-    head = ["operation", "45 nm, pJ", "7 nm, pJ", "7 nm, pJ/bit"]
-    known: dict[str, dict[int, technology.Energy]] = {}
-    for one in technology.OPERATIONS:
-        known.setdefault(one.what, {})[one.nm] = one
-    rows = [
-        [what, *(f"{by[nm].pj:g}" if nm in by else figures.NONE for nm in (45, 7)),
-         f"{bit:.2f}" if 7 in by and (bit := by[7].pj_per_bit) else ""]
-        for what, by in known.items()
-    ]  # fmt: skip
-    lines = figures.table(head, rows, frozenset(head[1:]))
-    sources = dict.fromkeys(one.source for one in technology.OPERATIONS)
-    lines.append(f"sources: {'; '.join(sources)}")
-    head = ["link", "pJ/bit", "source"]
-    rows = [[o.what, f"{o.pj_per_bit:.3g}", o.source] for o in technology.LINKS]
-    lines += ["", *figures.table(head, rows, frozenset(head[1:2]))]
-    head = ["instruction", "does", "arithmetic", "overhead"]
-    rows = [[i.name, i.what, f"{i.arithmetic_pj:g} pJ", f"{i.overhead * 100:.0f} %"]
-            for i in technology.INSTRUCTIONS]  # fmt: skip
-    lines += ["", *figures.table(head, rows, frozenset(head[2:]))]
-    lines.append(f"source: {technology.DALLY}")
-    lines += ["", *_number_check(system)]
-    for block in (_formats, _gains, _generations, _effective):
-        lines += ["", *block()]
-    return lines
+def _technology_text(shown: dict[str, Any]) -> Iterator[str]:
+    """The tables of the JSON object, then what they leave open."""
+    for name, found in shown.items():
+        rows = _rows(found)
+        head = tuple(map(_words, (name, *rows[0][1])))
+        cells = [(first, *map(_cell, row.values())) for first, row in rows]
+        yield from (*figures.table(head, cells, frozenset(head[1:])), "")
+    yield CHECK
+    checked = shown["number_check"]["rows"]
+    if unknown := [row["name"] for row in checked if row["residual_pj_per_bit"] is None]:
+        yield UNEXPLAINED.format(", ".join(unknown))
+    yield _outlook()
 
 
-def _number_check(system: System) -> list[str]:
-    head = [f"{system.name}, {system.power_cap_w:g} W", "TOP/s", "pJ/op", "theory", "pJ/bit"]
-    found = post_dennard.number_check(system)
-    rows = [
-        [one.name, f"{one.tops:g}", f"{one.pj:.3g}", f"{one.multiply_pj:.2f}",
-         figures.NONE if (bit := one.residual_pj_per_bit) is None else f"{bit:.2f}"]
-        for one in found
-    ]  # fmt: skip
-    unknown = [one.name for one in found if one.residual_pj_per_bit is None]
-    notes = [CHECK, *([UNEXPLAINED.format(", ".join(unknown))] if unknown else [])]
-    return [*figures.table(head, rows, frozenset(head[1:])), *notes]
+def _rows(found: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Names and columns of a list, of a mapping by name, or of one row."""
+    if isinstance(found, dict):
+        if "rows" in found:
+            return _rows(found["rows"])
+        if not all(isinstance(one, dict) for one in found.values()):
+            return [("", found)]
+        return list(found.items())
+    return [(str(next(iter(row.values()))), dict(list(row.items())[1:])) for row in found]
 
 
-def _formats() -> list[str]:
-    head = ["a100-sxm-80gb at its peak", "TFLOP/s", "arithmetic", "instruction", "HBM",
-            "p = f (e_op + e_mem)", "residual", "pJ/bit"]  # fmt: skip
-    rows = [
-        [one.name, f"{one.tflops:g}",
-         *(f"{pj:.3g} pJ" for pj in (one.arithmetic_pj, one.instruction_pj, one.memory_pj)),
-         figures.watts(one.power_w), figures.watts(one.residual_w),
-         figures.NONE if (bit := one.residual_pj_per_bit) is None else f"{bit:.1f}"]
-        for one in post_dennard.formats()
-    ]  # fmt: skip
-    return [*figures.table(head, rows, frozenset(head[1:])), RESIDUAL]
+def _words(key: str) -> str:
+    """A key's words, with the symbols of units."""
+    return " ".join({"pj": "pJ", "w": "W"}.get(word, word) for word in key.split("_"))
 
 
-def _gains() -> list[str]:
-    head = ["gain of a decade", "by", "these tables", "published"]
-    chain = post_dennard.gains()
-    rows = [[one.what, one.how, f"x {one.factor:.1f}", f"x {one.published:g}"] for one in chain]
-    whole, published = prod(one.factor for one in chain), prod(one.published for one in chain)
-    rows.append(["together", "", f"x {whole:,.0f}", f"x {published:,.0f}"])
-    return [*figures.table(head, rows, frozenset(head[2:])), f"source: {post_dennard.HOT_CHIPS}"]
-
-
-def _generations() -> list[str]:
-    head = ["generation", "year", "W per package", "TFLOP/J", "gain"]
-    rows = [
-        [g.system, str(g.year), f"{g.limit_w:g}", f"{g.tflops_per_w:.2f}",
-         figures.NONE if g.gain is None else f"x {g.gain:.2f}"]
-        for g in technology.generations()
-    ]  # fmt: skip
-    return [*figures.table(head, rows, frozenset(head[1:])), _outlook()]
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return figures.NONE if value is None else str(value)
 
 
 def _outlook() -> str:
@@ -205,12 +168,3 @@ def _outlook() -> str:
     return (
         f"power per package grew {figures.percent(grown)} a year; {watts} in {year}, extrapolated"
     )
-
-
-def _effective() -> list[str]:
-    head = ["pJ per FLOP by layer width", *map(str, WIDTHS)]
-    rows = [
-        [card, *(f"{technology.effective_pj(SYSTEMS[card], w):.3g}" for w in WIDTHS)]
-        for card in CARDS
-    ]
-    return figures.table(head, rows, frozenset(head[1:]))

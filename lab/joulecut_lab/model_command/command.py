@@ -62,7 +62,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "money at once (the Pareto front).",
         (
             _flag("sweep", type=Path, metavar="SWEEP.yaml"),
-            _flag("--out", metavar="FILE", help="write every layout: .csv or .parquet"),
+            _flag("--out", metavar="FILE", help="write every layout: .csv"),
             _PLOT,
             _flag(
                 "--jobs",

@@ -37,7 +37,7 @@ def run(options: Namespace) -> int:
             more["stack"] = {"name": file.stack, "defaults": [asdict(one) for one in file.defaults]}
         print(json.dumps({**found.as_dict(), **more}, allow_nan=False, indent=1))
     else:
-        print("\n".join(shown.as_text(file, found, _advice(file, found))))
+        print("\n".join(shown.as_text(file, found)))
     return FINE
 
 
@@ -88,13 +88,3 @@ def _must_be_laid_out(file: RunFile) -> None:
         raise file.document.bad(
             ("run", "global_batch"), what, "a smaller batch, or --level formula"
         )
-
-
-def _advice(file: RunFile, found: Estimate) -> list[str]:
-    if found.fits:
-        return []
-    from joulecut_lab.model.advice import advice
-
-    needed_bytes = max(stage.total_bytes for stage in found.memory)
-    knobs = advice(file.architecture, file.system, file.run)
-    return shown.advice_of(needed_bytes, knobs)

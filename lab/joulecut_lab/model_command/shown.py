@@ -1,11 +1,9 @@
 """An estimate in words: what a person asks first, then where time, energy and memory go."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from joulecut_cli import figures
 from joulecut_engine.money import JOULES_PER_KWH
-from joulecut_lab.model.advice import Advice
 from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.formula import FREE
 from joulecut_lab.model.run import Run
@@ -14,9 +12,13 @@ from joulecut_lab.run_file import Cost, RunFile
 GB = 1e9
 DAY_S = 86_400.0
 SHARE_MIN = 5e-4  # of the total; rounds to 0.1 %
+SMALLER = (
+    "Recomputation, zero, sequence_parallel, a smaller microbatch and more GPUs need less; "
+    "joulecut model sweep lists the layouts that fit."
+)
 
 
-def as_text(file: RunFile, found: Estimate, advice: list[str]) -> list[str]:
+def as_text(file: RunFile, found: Estimate) -> list[str]:
     run, system = file.run, file.system
     memory = max(found.memory, key=lambda stage: stage.total_bytes)
     lines = [
@@ -33,7 +35,7 @@ def as_text(file: RunFile, found: Estimate, advice: list[str]) -> list[str]:
                 f"{gigabytes(over)} more than a GPU has for it: of its "
                 f"{gigabytes(system.hbm_bytes)}, {1.0 - FREE:.0%} go to context and fragments."
             ),
-            *advice,
+            SMALLER,
             "",
         ]
     clock = f"{found.clock_mhz:.0f} MHz" if found.clock_mhz else "highest clock"
@@ -85,16 +87,6 @@ def title(file: RunFile) -> str:
         f"{run.microbatches} microbatches of {run.microbatch}, "
         f"batch {run.global_batch} x {run.sequence} tokens, {run.dtype}, recompute {run.recompute}"
     )
-
-
-def advice_of(needed_bytes: float, knobs: Sequence[Advice]) -> list[str]:
-    """What each knob alone saves, the largest first."""
-    lines = [
-        f"  {one.key}: {one.value} saves {gigabytes(one.saved_bytes)}, "
-        f"leaves {gigabytes(needed_bytes - one.saved_bytes)}" + (", which fits" if one.fits else "")
-        for one in knobs
-    ]
-    return lines or ["  No single knob of this run helps: use more GPUs."]
 
 
 def totals(cost: Cost, run: Run, found: Estimate) -> dict[str, float]:

@@ -23,7 +23,7 @@ SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
 
 def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
-    out = None if options.out is None else tablefile.target(options.out, parquet=True)
+    out = None if options.out is None else tablefile.target(options.out)
     picture = plot.target(options.plot)
     for flag in ("dask", "fresh"):
         if getattr(options, flag):

@@ -178,22 +178,13 @@ def test_bad_sweeps_are_one_line(tmp_path: Path, old: str, new: str, where: str)
     assert said.stderr.count("\n") == 1
 
 
-def test_a_sweep_in_parquet(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = _file(tmp_path, SWEEP, "sweep.yaml")
-    said = _run("sweep", path, "--jobs", "1", "--json", "--out", tmp_path / "all.parquet")
-    table = parquet.read_table(tmp_path / "all.parquet")
-    assert table.num_rows == json.loads(said.stdout)["fitting"]
-    assert {"tensor", "data", "iteration_time_s", "money"} <= set(table.column_names)
-
-
-def test_what_does_not_fit_says_by_how_much_and_which_knob_helps(tmp_path: Path) -> None:
+def test_what_does_not_fit_says_by_how_much(tmp_path: Path) -> None:
     text = RUN.replace("tensor: 8, pipeline: 8, data: 8", "tensor: 2, pipeline: 8, data: 32")
     said = _run(_file(tmp_path, text))
     assert said.returncode == 0
     assert "Does not fit" in said.stdout
     assert "more than a GPU has" in said.stdout
-    assert "zero: 3 saves" in said.stdout
+    assert "joulecut model sweep lists the layouts that fit" in said.stdout
     near = "model: llama-3-8b\nsystem: dgx-h100\nrun: {stack: megatron, gpus: 8, global_batch: 64, "
     said = _run(_file(tmp_path, near + "sequence: 4096}\n"))  # above what is free, below all
     assert re.search(r"needs 83\.\d+ GB, \d\.\d+ GB more than a GPU has for it", said.stdout)
