@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,18 @@ from joulecut_engine.panel import (
 from joulecut_lab.model import technology
 from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.graph_level import Timeline
-from joulecut_lab.model.run import Run
 from joulecut_lab.model.serving import PHASES, Phase, Served, best_clock
 from joulecut_lab.model.sweep import JOULES, TIMES, Layouts, Rows
 
 GB = 1e9
 FEW = 500  # layouts whose dots do not hide each other
 FAR = 3.0  # end of the shown range, over the best
-# By objective: its letter in the figure, its best direction, its unit and its axis.
+# By objective: its unit and its axis.
 OBJECTIVES = {
-    "iteration_time_s": ("A", "fastest", 1.0, "iteration time, s"),
-    "energy_j": ("B", "least energy", 1e6, "energy of an iteration with hosts, MJ"),
-    "memory_bytes": ("C", "least memory", GB, "memory of the fullest GPU, GB"),
-    "money": ("D", "cheapest", 1.0, "money of an iteration, currency of the prices"),
+    "iteration_time_s": (1.0, "iteration time, s"),
+    "energy_j": (1e6, "energy of an iteration with hosts, MJ"),
+    "memory_bytes": (GB, "memory of the fullest GPU, GB"),
+    "money": (1.0, "money of an iteration, currency of the prices"),
 }
 PAIRS = (
     ("iteration_time_s", "energy_j"), ("iteration_time_s", "money"),
@@ -97,25 +95,18 @@ def package_panel(until: int = technology.OUTLOOK) -> Panel:
 
 
 def front_figure(found: Layouts) -> Any:
-    """All layouts as dots in pairs of objectives, their front, and on it the best of each objective
-    by its layout. Counts are of combinations that have no dot.
+    """All layouts as dots in pairs of objectives, and their front. Counts are of combinations that
+    have no dot.
     """
-    rows, best = found.columns, found.front.columns
-    keys = [f.name for f in fields(Run) if len(np.unique(best[f.name])) > 1]
-    keys = keys or ["tensor", "pipeline", "data"]
-    lines = [
-        f"{name} {title}: {_layout(found.front, int(best[key].argmin()), keys)}"
-        for key, (name, title, *_) in OBJECTIVES.items()
-    ]
-    lines += [
+    lines = (
         f"{len(found.front)} of {len(found)} layouts that fit are on the front of all objectives.",
         (
             f"Not drawn: {found.too_large} that need more memory than a GPU has, "
             f"{found.impossible} that cannot be divided so (GPUs, heads, layers or batch)."
         ),
         "Predicted at level formula. Money is in the currency of the prices given.",
-    ]
-    panels = [_pair(rows, best, across, up) for across, up in PAIRS]
+    )
+    panels = [_pair(found.columns, found.front.columns, across, up) for across, up in PAIRS]
     return figure(panels, columns=2, height=370, note="\n".join(lines))
 
 
@@ -132,7 +123,7 @@ def layouts_panels(rows: Rows, names: Mapping[int, str]) -> list[Panel]:
 
 
 def _pair(rows: Rows, best: Rows, across: str, up: str) -> Panel:
-    (_, _, unit_x, label_x), (_, _, unit_y, label_y) = OBJECTIVES[across], OBJECTIVES[up]
+    (unit_x, label_x), (unit_y, label_y) = OBJECTIVES[across], OBJECTIVES[up]
 
     def points(some: Rows) -> tuple[Point, ...]:
         pairs = zip(some[across] / unit_x, some[up] / unit_y, strict=True)
@@ -147,33 +138,12 @@ def _pair(rows: Rows, best: Rows, across: str, up: str) -> Panel:
         least, every = float(rows[name].min()), 1.1 * float(rows[name].max())
         most = max(float(best[name][best[key].argmin()]) for key in OBJECTIVES)
         ranges.append((0.9 * least / unit, min(every, max(FAR * least, 1.1 * most)) / unit))
-    marks = tuple(
-        Mark("best of an objective", "due",
-             (float(best[across][at]) / unit_x, float(best[up][at]) / unit_y), "ring", name)
-        for at, name in _named(best).items()
-    )  # fmt: skip
     items: tuple[Item, ...] = (
         Line("layouts that fit", "base", points(rows), "dots" if len(rows[up]) > FEW else "marks"),
         Line("front of all four objectives", "edge", points(best), "marks"),
         Line("front of these two", "ours", tuple((float(x), float(y)) for x, y in steps), "step"),
-        *marks,
     )
     return Panel("", label_x, label_y, items, x_range=ranges[0], y_range=ranges[1])
-
-
-def _named(best: Rows) -> dict[int, str]:
-    """By row of the front: the letters of the objectives that it is best in."""
-    named: dict[int, str] = {}
-    for key, (name, *_) in OBJECTIVES.items():
-        at = int(best[key].argmin())
-        named[at] = named.get(at, "") + name
-    return named
-
-
-def _layout(best: Layouts, i: int, keys: Sequence[str]) -> str:
-    run = best.run(i)
-    values = ((key, getattr(run, key)) for key in keys)
-    return ", ".join(f"{key} {f'{v:g}' if isinstance(v, float) else v}" for key, v in values)
 
 
 def timeline_panel(

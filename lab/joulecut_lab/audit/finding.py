@@ -50,7 +50,6 @@ class JobFinding:
     busy_s: float | None
     energy_j: float
     idle: Amount
-    variability: Amount
     savings: tuple[FirstSaving, ...] = ()
 
 
@@ -99,4 +98,3 @@ class Audit:
     gap_s: float  # GPU seconds without readings
     energy_unknown_s: float  # GPU seconds without energy readings
     impossible: tuple[tuple[str, int], ...] = ()  # readings that cannot be, by figure: left out
-    contradictions: tuple[str, ...] = ()  # between readings of one GPU

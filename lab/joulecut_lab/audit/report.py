@@ -10,12 +10,10 @@ from typing import Any
 from joulecut_cli.figures import NONE, length, moment, percent, table
 from joulecut_cli.money import prices_text
 from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, signed, worth
-from joulecut_lab.audit.finding import Amount, Audit, FirstSaving, JobFinding
+from joulecut_lab.audit.finding import Audit, FirstSaving, JobFinding
 from joulecut_lab.audit.reading import POSSIBLE
 
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json has them all
-
-KINDS = ("idle", "variability")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,6 @@ def whole(ratio: float) -> str:
     return f"{100.0 * ratio:.0f} %"
 
 
-def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
-    return tuple(zip(KINDS, (job.idle, job.variability), strict=True))
-
-
 def text(audit: Audit, about: About) -> str:
     """The whole page."""
     parts = [_head(audit, about), _jobs(audit, about), _why(audit)]
@@ -84,27 +78,28 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
     for name, count in audit.impossible:
         low, high = POSSIBLE[name]
         yield f"! {count} readings of {name} are not from {low:g} to {high:g}, and left out."
-    yield from (f"! Contradiction: {line}." for line in audit.contradictions)
     if audit.resets:
         yield f"! {audit.resets} energy counters were reset by a driver reload."
 
 
 def _jobs(audit: Audit, about: About) -> list[str]:
-    head = ("JOB", "GPUS", "BUSY", "KWH", "COST", *map(str.upper, KINDS))
+    head = ("JOB", "GPUS", "BUSY", "KWH", "COST", "IDLE")
     rows = [_job_row(job, about) for job in audit.jobs[:JOBS_SHOWN]]
     rows += _rest_rows(audit, about)
     lines = table(head, rows, frozenset(head[1:]))
     if len(audit.jobs) > JOBS_SHOWN:
         lines.append(f"  and {len(audit.jobs) - JOBS_SHOWN} smaller jobs")
-    lines += ["", *_wasted(audit, about)]
-    lines.append("  IDLE and VARIABILITY in kWh; - is unknown, see Basis.")
-    return lines
+    idle = [job.idle.joules for job in audit.jobs if job.idle.joules is not None]
+    if idle:
+        price = money(about.money(sum(idle)))
+        lines += ["", f"  idle: {price} in {len(idle)} of {len(audit.jobs)} jobs"]
+    return [*lines, "  IDLE in kWh; - is unknown, see Basis."]
 
 
 def _job_row(job: JobFinding, about: About) -> tuple[str, ...]:
     busy = NONE if job.busy_s is None or not job.gpu_s else whole(job.busy_s / job.gpu_s)
     spent = kwh(job.energy_j), money(about.money(job.energy_j))
-    return (job.name, str(job.gpus), busy, *spent, *(kwh(one.joules) for _, one in amounts(job)))
+    return (job.name, str(job.gpus), busy, *spent, kwh(job.idle.joules))
 
 
 def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
@@ -116,29 +111,14 @@ def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
     ):
         if joules:
             price = money(about.money(joules))
-            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j), NONE)
-
-
-def _wasted(audit: Audit, about: About) -> Iterator[str]:
-    """The same as cost, all jobs together."""
-    for kind in KINDS:
-        known = [dict(amounts(job))[kind].joules for job in audit.jobs]
-        found = [joules for joules in known if joules is not None]
-        if found:
-            price = money(about.money(sum(found)))
-            yield f"  {kind}: {price} in {len(found)} of {len(known)} jobs"
+            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j))
 
 
 def _why(audit: Audit) -> list[str]:
-    """The basis of every amount, or the missing input; each sentence once."""
-    lines = ["Basis"]
-    for job in audit.jobs[:JOBS_SHOWN]:
-        lines.append(f"  {job.name}")
-        said: dict[str, list[str]] = {}
-        for kind, amount in amounts(job):
-            said.setdefault(f"{amount.basis}: {amount.text}", []).append(kind)
-        lines += [f"    {', '.join(kinds)}: {why}" for why, kinds in said.items()]
-    return lines if audit.jobs else []
+    """The basis of every amount, or the missing input."""
+    lines = [f"  {job.name}: idle {job.idle.basis}: {job.idle.text}"
+             for job in audit.jobs[:JOBS_SHOWN]]  # fmt: skip
+    return ["Basis", *lines] if lines else []
 
 
 def _savings(audit: Audit, about: About) -> list[str]:
@@ -200,7 +180,6 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         "cost": about.money(audit.energy_j),
         "counter_resets": audit.resets,
         "impossible_readings": dict(audit.impossible),
-        "contradictions": list(audit.contradictions),
         "unseen_gpu_s": audit.gap_s,
         "untold_gpu_s": audit.energy_unknown_s,
         "jobs": [_job(job, about) for job in audit.jobs],
@@ -225,14 +204,11 @@ def _job(job: JobFinding, about: About) -> dict[str, Any]:
         "energy_known_s": job.energy_known_s,
         "energy_kwh": _kwh(job.energy_j),
         "cost": about.money(job.energy_j),
-        **{
-            kind: {
-                "kwh": _kwh(amount.joules),
-                "cost": about.money(amount.joules),
-                "basis": amount.basis,
-                "text": amount.text,
-            }
-            for kind, amount in amounts(job)
+        "idle": {
+            "kwh": _kwh(job.idle.joules),
+            "cost": about.money(job.idle.joules),
+            "basis": job.idle.basis,
+            "text": job.idle.text,
         },
         "savings": [
             {

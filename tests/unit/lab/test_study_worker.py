@@ -150,9 +150,8 @@ def test_a_lost_card_and_a_hung_one_are_errors() -> None:
 
 
 def test_types_by_generation_and_cards_by_uuid() -> None:
-    assert _dtypes(7, 0) == ("fp32", "fp16")
-    assert "fp8" not in _dtypes(8, 0)
-    assert _dtypes(9, 0) == ("fp32", "tf32", "fp16", "bf16", "fp8")
+    assert _dtypes(7) == ("fp32", "fp16")
+    assert _dtypes(9) == ("fp32", "tf32", "fp16", "bf16")
     one, two = (GpuDescription(f"GPU-{n}", n, "c", (900,)) for n in (1, 2))
     assert _same((one, two), "2") == two
     assert _same((one, two), "") is None
@@ -173,7 +172,7 @@ def test_torch_runs_the_layer() -> None:
         return GpuSnapshot("x", energy_j=int(time.monotonic() * 10.0) * 5.0, clock_sm_mhz=1)
 
     bench = WorkedBench(MACHINE, worker, sensors)
-    for dtype in ("fp32", "bf16", "fp8"):
+    for dtype in ("fp32", "bf16"):
         for which in ("forward", "training"):
             layer = Shape("small", 64, 4, 256, 32, 2)
             assert bench.prepare(Cell(layer, dtype, which)) == ""
