@@ -18,7 +18,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from joulecut_engine.estimate.evidence import Evidence
 from joulecut_engine.estimate.fitting import fit as fit_physics
 from joulecut_engine.estimate.physics import Floats
-from joulecut_lab.sweep_fit.judged import fit_judged
+from joulecut_lab.sweep_fit import fit_judged
 from prediction.scores import Predicted
 
 Learner = Callable[[Sequence[Evidence], Sequence[Evidence], Sequence[Floats]], list[Predicted]]
@@ -31,10 +31,10 @@ def product(
     taught: Sequence[Evidence], probed: Sequence[Evidence], clocks_mhz: Sequence[Floats]
 ) -> list[Predicted]:
     """`fit_judged`, what `joulecut fit` calls."""
-    fitted = fit_judged((*taught, *probed))
+    curves = fit_judged((*taught, *probed))
     said = []
     for one, asked in zip(probed, clocks_mhz, strict=True):
-        curve = fitted.curves[one.work]
+        curve = curves[one.work]
         band_s = curve.grid(asked).band_s(SCATTER)
         said.append(Predicted(curve.time_s(asked), curve.power_w(asked), band_s))
     return said

@@ -54,19 +54,6 @@ def fit_cards(evidence: Sequence[Evidence]) -> tuple[Physics, ...]:
     return tuple(found[i] for i in range(len(evidence)))
 
 
-def fit_beside(one: Evidence, others: Sequence[Evidence], curves: Sequence[Physics]) -> Physics:
-    """Curve of a few clocks beside the fitted curves of other workloads on its card."""
-    members = [
-        i
-        for i, other in enumerate(others)
-        if _card_key(other) == _card_key(one) and other.work.workload != one.work.workload
-    ]
-    swept = _swept(others, members) if members else []
-    base = _base([one, *others], [0, *(i + 1 for i in members)])
-    prior = _card_prior(base, tuple(curves[i] for i in swept))
-    return _fit([one], [0], prior)[0]
-
-
 def _card_key(one: Evidence) -> tuple[str, float]:
     return ("", one.top_mhz) if one.card is None else (one.card.name, 0.0)
 

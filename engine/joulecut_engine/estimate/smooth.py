@@ -45,10 +45,6 @@ class Smooth:
         known = ((toward @ self.inverse) * toward).sum(axis=1)
         return np.asarray(np.sqrt(np.maximum(self.left**2 - known, 0.0) + self.noise**2))
 
-    def missed(self, values: Floats, at_mhz: Floats, there: Floats) -> Floats:
-        """Values `there` (m, k) less those interpolated from `values` (n, k) at the clocks."""
-        return np.asarray(there - self._covariance(at_mhz) @ (self.inverse @ values))
-
     def left_out(self, values: Floats) -> tuple[Floats, Floats]:
         """Each of `values` (n, k) less the interpolation of the others; standard deviations (n,).
 

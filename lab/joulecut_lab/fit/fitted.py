@@ -20,7 +20,7 @@ from joulecut_engine.estimate.smooth import DENSE_MIN
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_lab.fit.recognise import candidates, recognise
-from joulecut_lab.sweep_fit.judged import Fitted, JudgedCurve, fit_judged
+from joulecut_lab.sweep_fit import JudgedCurve, fit_judged
 
 NO_CARD = "none"
 BUDGETS = (0.02, 0.05, 0.10)  # slowdowns that are shown and weighed
@@ -78,9 +78,9 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
     card = None if blind else _card(probed, top_mhz, cards)
     if named is not None and not blind:
         card = next(one for one in CARDS if one.name == named)
-    fitted = fit_judged([*of_profile(OWN, probed, card, top_mhz), *training])
-    curves = {key: fitted.curves[Work(OWN, *key)] for key in clocks}
-    scatter = max(_scatter(probed, curves), _scatter_of_others(fitted))
+    found = fit_judged([*of_profile(OWN, probed, card, top_mhz), *training])
+    curves = {key: found[Work(OWN, *key)] for key in clocks}
+    scatter = max(_scatter(probed, curves), _scatter_of_others(found))
     predicted = {key: _predicted(curves[key], own, scatter) for key, own in clocks.items()}
     return Result(clocks, probes, probed, predicted, card, len(others))
 
@@ -91,14 +91,14 @@ def _predicted(curve: JudgedCurve, clocks: tuple[int, ...], scatter: float) -> B
     return Banded(clocks, grid.time_s, grid.power_w, *grid.band_s(scatter))
 
 
-def _scatter_of_others(fitted: Fitted) -> float:
+def _scatter_of_others(curves: Mapping[Work, JudgedCurve]) -> float:
     """Half width that noise adds, by the noise of dense other sweeps; 0 without any.
 
     Two or three probes cannot show their noise; other sweeps were measured the same way.
     """
     noises = [
         curve.time_left.noise
-        for work, curve in fitted.curves.items()
+        for work, curve in curves.items()
         if work.workload != OWN and curve.clocks_mhz.size >= DENSE_MIN
     ]
     return (

@@ -18,7 +18,7 @@ from joulecut_cli import figures
 from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_lab.fit.fitted import BUDGETS, Banded, Result
-from joulecut_lab.sweep_fit.bands import unexplained
+from joulecut_lab.sweep_fit import unexplained
 
 GAIN_MIN = 0.0005  # of the energy at the highest clocks; less is within one measurement's noise
 

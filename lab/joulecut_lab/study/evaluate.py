@@ -1,6 +1,6 @@
 """The predictors under test and their scores over every split.
 
-`Curves` is the product's estimator (physics, forest and measurements of the layer itself),
+`Curves` is the product's estimator (physics and measurements of the layer itself),
 `PlainForest` is the common baseline.
 """
 
@@ -26,7 +26,7 @@ from joulecut_lab.study.scoring import (
     splits,
     targets,
 )
-from joulecut_lab.sweep_fit.judged import Fitted, fit_judged
+from joulecut_lab.sweep_fit import JudgedCurve, fit_judged
 from joulecut_sim.layer import DTYPES
 
 TREES = 60
@@ -36,12 +36,12 @@ PLAIN_FEATURES = ("clock", "d_model", "heads", "d_ffn", "sequence", "batch", "da
 
 
 class Curves:
-    """`judged.fit_judged`, one piece of evidence per layer and data type."""
+    """`fit_judged`, one piece of evidence per layer and data type."""
 
-    name = "physics + forest"
+    name = "physics"
 
     def __init__(self) -> None:
-        self._fitted: Fitted = Fitted()
+        self._curves: dict[Work, JudgedCurve] = {}
         self._works: dict[tuple[object, ...], Work] = {}
 
     def learn(self, rows: Sequence[Row]) -> None:
@@ -51,14 +51,14 @@ class Curves:
             highest[row.card] = max(highest.get(row.card, 0.0), row.nominal_mhz)
         pieces = [_evidence(curve, highest) for curve in found.values()]
         self._works = {setting: one.work for setting, one in zip(found, pieces, strict=True)}
-        self._fitted = fit_judged(pieces)
+        self._curves = fit_judged(pieces)
 
     def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
         """Seconds and watts of each row; not a number where nothing can be said."""
         time_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         for places in by_curve(rows):
             work = self._works.get(rows[places[0]].setting)
-            curve = self._fitted.curves.get(work) if work else None
+            curve = self._curves.get(work) if work else None
             if curve is None:
                 continue
             clocks = np.array([rows[i].nominal_mhz for i in places])

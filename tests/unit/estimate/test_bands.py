@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_lab.sweep_fit.bands import BETWEEN_SHARE, CLOCKS_MIN, between, floor_of
+from joulecut_lab.sweep_fit import BETWEEN_SHARE, CLOCKS_MIN, between, floor_of
 
 CLOCKS = st.lists(st.integers(200, 2500), min_size=2, max_size=3, unique=True).map(sorted)
 STRETCHES = st.lists(st.floats(1.0, 2.5), min_size=3, max_size=3)
