@@ -133,8 +133,10 @@ def _fields(config: Mapping[str, Any], row: Row) -> Row:
             functions.append((field, value))
         elif isinstance(value, tuple):
             key, usual = value
-            read = _flag if isinstance(usual, bool) else _number
-            found[field] = read(config, key, usual)
+            if isinstance(usual, bool):
+                found[field] = _flag(config, key, usual)
+            else:
+                found[field] = _whole(config, (key,), usual)
         else:
             found[field] = value
     return found | {field: function(found) for field, function in functions}
@@ -168,10 +170,6 @@ def _whole(
     if otherwise is None:
         raise Unreadable(names[0], "missing", "a whole number")
     return otherwise
-
-
-def _number(config: Mapping[str, Any], name: str, otherwise: int) -> int:
-    return _whole(config, (name,), otherwise)
 
 
 def _flag(config: Mapping[str, Any], name: str, otherwise: bool) -> bool:
