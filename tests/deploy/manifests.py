@@ -69,6 +69,11 @@ def _template(
 
 
 def kustomized(overlay: str) -> list[Object]:
+    return copy.deepcopy(_kustomized(overlay))
+
+
+@functools.cache
+def _kustomized(overlay: str) -> list[Object]:
     kubectl = NEWEST / "kubectl" if NEWEST.exists() else shutil.which("kubectl")
     if not kubectl:
         pytest.skip("no kubectl: kustomize overlays are not built")
@@ -79,7 +84,7 @@ def kustomized(overlay: str) -> list[Object]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [found for found in yaml.safe_load_all(done.stdout) if found]
+    return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found]
 
 
 def one(objects: list[Object], kind: str, name: str = "") -> Object:

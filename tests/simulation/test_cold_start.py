@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from long_iterations import Disturbance, LongIterationsWorld
 from possible import common, search_in_jitter
 from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
@@ -43,7 +42,7 @@ def saved(world: UnprofiledWorld) -> float:
     return 1.0 - still.iterate(clocks).energy_j / still.iterate(default).energy_j
 
 
-@pytest.mark.parametrize("detailed", [False, True])
+@pytest.mark.parametrize("detailed", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     store: DatabaseStore, detailed: bool
 ) -> None:
@@ -132,43 +131,3 @@ def test_other_cards_save_within_the_budget(
     assert saved(world) >= possible, controller.job.sentence
     late = [slowdown > BUDGET + 0.01 for slowdown in windows(world)]
     assert not any(late)
-
-
-def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> None:
-    world = LongIterationsWorld(Disturbance(), seed=32)
-    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
-    while len(world.asked) < 90:
-        controller.run(5)
-    verdict = world.verdict(BUDGET)
-    assert max(verdict.over) <= 0.005
-    assert verdict.share(90) > 0.0  # noise of 2 % that lasts hides what the clocks cost
-
-
-@pytest.mark.parametrize("iterations", [12, 60])
-def test_a_gpu_that_throttles_at_first_is_no_baseline(
-    store: DatabaseStore, iterations: int
-) -> None:
-    """One that never recovers is learnt from as it is."""
-    quiet = Disturbance(throttle_share=0.0, hiccup_share=0.0, throttle_first=iterations)
-    world = LongIterationsWorld(quiet, seed=307)
-    world.detailed = True
-    controller = Controller(world, store, world.unprofiled(budget=0.05))
-    while len(world.asked) < 60:
-        controller.run(5)
-    verdict = world.verdict(0.05)
-    if iterations < 60:
-        assert max(verdict.over) <= 0.0
-    assert verdict.saved[-1] > 0.0
-
-
-def test_long_iterations_are_learnt_from_their_operations(store: DatabaseStore) -> None:
-    """Seven seconds each, noise of 2 % that lasts, hiccups, GPUs that throttle."""
-    world = LongIterationsWorld(Disturbance(), seed=2)
-    world.detailed = True
-    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
-    while len(world.asked) < 60:
-        controller.run(5)
-    verdict = world.verdict(BUDGET)
-    assert verdict.share(60) >= 0.6, verdict.share(60)  # a dozen of them measure default clocks
-    assert max(verdict.over) <= 0.005
-    assert verdict.over_in_row <= 1

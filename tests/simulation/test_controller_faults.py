@@ -78,33 +78,6 @@ def test_a_silent_job_is_released(world: World, store: DatabaseStore) -> None:
     assert len(world.calls) == sent
 
 
-def test_an_uncontrollable_gpu_means_a_recommendation(world: World, store: DatabaseStore) -> None:
-    world.agents["n1:1"].controllable = False
-    controller = Controller(world, store, world.policy())
-    controller.run(40)
-    assert world.calls == []
-    plan = controller.job.decision
-    assert "not controllable: MIG is on" in controller.job.view.reservation
-    assert not plan.changes_nothing
-    assert len(controller.plans()) == 1
-
-
-def test_granularity_computation_falls_back_to_one_that_can_be_applied(
-    world: World, store: DatabaseStore
-) -> None:
-    clocks = ClockPolicy(granularity="computation", min_dwell_s=5.0)
-    recommending = Controller(world, store, world.policy("recommend", clocks=clocks))
-    recommending.run(PASSES_TO_PLAN)
-    plan = recommending.job.decision
-    assert plan.actions
-    assert not plan.refused
-    enforced = Controller(world, store, world.policy("enforce", clocks=clocks))
-    enforced.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
-    applied = enforced.job.applied
-    assert applied.granularity == "gpu"
-    assert "not computation: clocks per operation need the job's marks" in applied.granularity_why
-
-
 class FillingStore:
     """A store in front of another, whose disk becomes full."""
 

@@ -54,14 +54,6 @@ def test_two_controllers_do_not_duel(world: World, store: DatabaseStore) -> None
     assert {lease.epoch for lease in held} == {new.reconciler.epoch}
 
 
-def test_a_dead_controller_costs_one_lease(world: World, store: DatabaseStore) -> None:
-    controller = enforcing(world, store)
-    ttl_s = controller.reconciler.ttl_s()
-    assert ttl_s == 3.0 * controller.interval_s
-    world.advance(ttl_s + 0.01)
-    assert world.at_default()
-
-
 def test_a_heartbeat_without_passes_stops(world: World, store: DatabaseStore) -> None:
     """The passes hang, the heartbeat task lives: GPUs must not stay capped for that."""
     controller = enforcing(world, store)
@@ -75,13 +67,6 @@ def test_a_heartbeat_without_passes_stops(world: World, store: DatabaseStore) ->
     assert not world.at_default()
     asyncio.run(beats_only(6))
     assert world.at_default()
-
-
-def test_stopping_gives_everything_back(world: World, store: DatabaseStore) -> None:
-    controller = enforcing(world, store)
-    controller.stop()
-    assert world.at_default()
-    assert any("the controller stops" in text for text in controller.events("clear"))
 
 
 def test_a_false_term_costs_its_own_node_alone(world: World, store: DatabaseStore) -> None:

@@ -73,15 +73,6 @@ def test_a_fixed_clock_is_set_and_stays_while_the_policy_asks(
     assert world.at_default()
 
 
-def test_a_mode_of_recommend_or_off_sends_nothing(world: World, store: DatabaseStore) -> None:
-    controller = Controller(world, store, fixed(world, mode="recommend"))
-    controller.run(30)
-    assert len(controller.plans()) == 1
-    controller.source.put(fixed(world, mode="off"))
-    controller.run(10)
-    assert world.calls == []
-
-
 def test_it_ends_with_the_key(world: World, store: DatabaseStore) -> None:
     controller = Controller(world, store, fixed(world))
     controller.run(5)

@@ -22,7 +22,7 @@ def stays(lived: Sequence[Lived]) -> list[list[Lived]]:
     return list(made.values())
 
 
-@pytest.mark.parametrize("knows", ["operations", pytest.param("profile", marks=pytest.mark.long)])
+@pytest.mark.parametrize("knows", ["profile", pytest.param("operations", marks=pytest.mark.long)])
 def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
     tmp_path: Path, knows: Knows
 ) -> None:

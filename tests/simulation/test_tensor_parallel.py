@@ -6,7 +6,7 @@ Two stages of two GPUs; each agent has one GPU of either group, and one GPU take
 import asyncio
 
 import pytest
-from enforced import PASSES_TO_PLAN, enforcing
+from enforced import enforcing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from possible import search_in_jitter
@@ -65,31 +65,6 @@ def test_groups_without_a_profile_save_what_is_possible(store: DatabaseStore) ->
     assert stages_at_one_clock(world)
     possible = search_in_jitter(world.plant, BUDGET).saved_ratio
     assert saved(world) >= possible - 0.01, controller.job.sentence
-
-
-def test_a_refusal_on_one_agent_reverts_the_groups_on_both(store: DatabaseStore) -> None:
-    world = GroupWorld()
-    world.agents["n2:1"].refuse = "writes per minute"
-    controller = Controller(world, store, world.policy())
-    controller.run(PASSES_TO_PLAN, until=lambda: bool(world.sent("apply")))
-    assert {call.address for call in world.sent("apply")} == {"n1:1", "n2:1"}
-    assert world.at_default()
-    assert not any(agent.leases for agent in world.agents.values())
-    assert "writes per minute" in controller.boards[-1].sentence
-    world.agents["n2:1"].refuse = ""
-    controller.run(40, until=lambda: not world.at_default())
-    assert stages_at_one_clock(world)
-    assert world.lowered()
-
-
-def test_an_agent_that_is_lost_releases_the_groups_on_the_other(store: DatabaseStore) -> None:
-    world = GroupWorld()
-    controller = enforcing(world, store)
-    world.agents["n2:1"].connected = False
-    controller.run(1)
-    assert not world.agents["n1:1"].leases
-    controller.run(3)
-    assert world.at_default()  # the leases that could not be released ran out
 
 
 def test_a_group_with_a_silent_gpu_is_released(store: DatabaseStore) -> None:

@@ -66,15 +66,6 @@ class ChangingWorld(UnprofiledWorld):
         whole = range(0, len(times) - WINDOW + 1, WINDOW)
         return [statistics.fmean(times[at : at + WINDOW]) - 1.0 for at in whole]
 
-    def at_default_ratio(self, since_s: float) -> float:
-        """Share of time at default clocks."""
-        spent = [
-            (duration_s, set(clocks.values()) == {self.sku.clock_max_mhz})
-            for ended_s, duration_s, clocks in self.history
-            if ended_s - self._start_s >= since_s
-        ]
-        return sum(d for d, default in spent if default) / sum(d for d, _ in spent)
-
     def saved(self) -> float:
         """By the clocks in force, of the plant's own means without jitter."""
         still = self._judge(Noise(operation=0.0))

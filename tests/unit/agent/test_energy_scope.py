@@ -1,7 +1,6 @@
 """Energy where the counter counts more than the GPU: power is integrated, with books of its own."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -119,12 +118,3 @@ def test_jobs_and_idle_add_up_in_each_scope(tmp_path: Path, measured: bool) -> N
     after._tick()
     after._tick()
     assert after.account.books_of_integrals.measured_j["red"] >= red + 299.0
-
-
-def test_a_reading_keeps_its_other_numbers() -> None:
-    reading = _reading("g", 1.0, 250.0, 5.0)
-    seen = PowerIntegral().counted(reading, 1.0)
-    assert reading.snapshot is not None
-    assert seen == replace(
-        reading, snapshot=replace(reading.snapshot, energy_j=None, energy_integrated_j=0.0)
-    )

@@ -67,12 +67,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_both_loops_turn(world: World) -> None:
-    world.passes(1.0)
-    assert world.beat.live().well
-    assert world.beat.live().text == "ok\n"
-
-
 def test_a_loop_that_does_not_turn_is_named(world: World) -> None:
     world.passes(LOOP_SILENT_S - 1.0, loop=False)
     assert world.beat.live().well

@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
 
@@ -218,7 +217,7 @@ def test_a_calibration_brings_back_the_system_that_made_the_rows(tmp_path: Path)
     system = SYSTEMS["dgx-a100"]
     truth = replace(system, matrix_efficiency=0.6, scale_up_efficiency=0.5)
     rows = ["model,gpus,tensor,data,microbatch,global_batch,sequence,recompute,iteration_time_s"]
-    for tensor, microbatch, recompute in product((1, 2, 4, 8), (1, 2, 4), ("none", "full")):
+    for tensor, microbatch, recompute in ((1, 1, "none"), (8, 4, "none"), (8, 1, "full")):
         run = Run(8, tensor=tensor, data=8 // tensor, microbatch=microbatch, global_batch=64,
                   recompute=recompute)  # fmt: skip
         time_s = formula.estimate(ARCHITECTURES["gpt3-6.7b"], truth, run).iteration_time_s
@@ -228,7 +227,7 @@ def test_a_calibration_brings_back_the_system_that_made_the_rows(tmp_path: Path)
     said = _run("calibrate", data, "--system", "dgx-a100", "--out", out, "--json")
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout)
-    assert found["rows"] == 24
+    assert found["rows"] == 3
     assert found["time_error"] < 0.02
     text = RUN.replace(RUN.splitlines()[1], "system: {file: mine.yaml}")
     slow = json.loads(_run(_file(tmp_path, text), "--json").stdout)

@@ -75,19 +75,6 @@ def bench(tmp_path: Path) -> Iterator[JobBench]:
     store.close()
 
 
-def test_an_applied_plan_is_held_until_released(bench: JobBench) -> None:
-    assert (bench.applied_plan.plan, bench.applied_plan.generation) == (None, 0)
-    assert bench.apply(3) == "4 lowered (GPUs)"
-    assert bench.applied_plan.generation == bench.applied_plan.generation_last == 3
-    assert set(bench.world.clocks_mhz().values()) == {CLOCK_MHZ}
-    _, done = asyncio.run(bench.applied_plan.release("enough"))
-    assert done == "4 GPUs back to default clocks: enough"
-    assert bench.world.at_default()
-    assert (bench.applied_plan.plan, bench.applied_plan.generation_last) == (None, 3)
-    assert asyncio.run(bench.applied_plan.release("again"))[1] == ""
-    assert [event.kind for event in bench.store.events()] == ["clear", "apply"]
-
-
 def test_a_reading_from_before_the_newest_power_limit_shows_our_lease(bench: JobBench) -> None:
     assert bench.apply(3)
     leases, job = bench.context.leases, bench.world.job
@@ -106,15 +93,6 @@ def test_a_reading_from_before_the_newest_power_limit_shows_our_lease(bench: Job
     assert not leases.owns(job, 4)
 
 
-def test_a_refused_plan_is_not_held(bench: JobBench) -> None:
-    bench.world.agents["n2:1"].refuse = "writes per minute"
-    assert "writes per minute" in bench.apply()
-    assert bench.applied_plan.plan is None
-    assert bench.applied_plan.holding is None
-    assert bench.world.at_default()
-    assert bench.store.events()[0].text.startswith("put back, because refused: n2:1")
-
-
 def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> None:
     """The store fails when the agents have obeyed: what stands is what they were told."""
     bench.store.next_epoch(10)  # another controller's term: this one writes no more
@@ -131,18 +109,6 @@ def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> No
     assert bench.world.at_default()
     assert "another controller leads" in bench.context.audit.trouble
     assert bench.context.audit.newest[0].text == "4 GPUs back to default clocks: enough"
-
-
-def test_leases_of_another_attempt_are_orphaned(bench: JobBench) -> None:
-    bench.apply(1)
-    bench.world.advance(1.0)
-    view, observation = bench.look()
-    assert bench.applied_plan.orphaned_leases(observation, view) == {}
-    bench.context.leases.end("killed")  # as in a process that was killed and came back
-    orphaned_leases = AppliedPlan(bench.context, bench.world.job).orphaned_leases(observation, view)
-    assert {place.uuid for place in orphaned_leases[bench.world.job]} == set(bench.world.uuids)
-    asyncio.run(bench.applied_plan.clear(orphaned_leases))
-    assert bench.world.at_default()
 
 
 def test_an_old_view_shows_no_orphaned_leases(bench: JobBench) -> None:

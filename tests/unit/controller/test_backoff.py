@@ -27,7 +27,3 @@ def test_after_forgiving_the_next_failure_counts_as_the_first() -> None:
     backoff.fail("refused", 200.0)
     assert backoff.wait(201.0) == "backing off for 1 s after: refused"
     assert backoff.wait(202.0) == ""
-
-
-def test_before_any_failure_nothing_waits() -> None:
-    assert Backoff(5.0).wait(-1e12) == ""

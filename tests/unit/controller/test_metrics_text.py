@@ -29,25 +29,6 @@ class Scraped(BoardCollector):
         return generate_latest(self._registry)
 
 
-def test_figures_of_the_controller_itself_are_of_the_moment() -> None:
-    scraped = Scraped(boards.board())
-    assert b"joulecut_controller_leader 1.0\n" in scraped.text()
-    scraped.leading = False
-    scraped.meters.passes.add(0.3)
-    text = scraped.text()
-    assert b"joulecut_controller_leader 0.0\n" in text
-    assert b"joulecut_reconcile_seconds_count 1.0\n" in text
-
-
-def test_a_job_that_left_leaves_nothing_behind() -> None:
-    board = large.board(20, jobs=10)
-    scraped = Scraped(board)
-    assert b'workload="job003"' in scraped.text()
-    left = tuple(job for job in board.jobs if job.view.policy.name != "job003")
-    scraped.shown = replace(board, jobs=left)
-    assert b'workload="job003"' not in scraped.text()
-
-
 def test_a_leader_and_a_standby_show_their_process_in_both_formats() -> None:
     endpoint = MetricsEndpoint()
     for number in (1, 2):  # a new collector takes the place of the one before

@@ -68,31 +68,6 @@ def test_nothing_new_is_no_news(
     assert policy_watcher.policy is source.policy
 
 
-def test_a_newer_policy_is_in_force_and_said(
-    policy_watcher: PolicyWatcher, trail: Trail, source: HeldSource
-) -> None:
-    source.put(newer(source, "2"))
-    assert refreshed(policy_watcher)
-    assert policy_watcher.policy.digest == "2"
-    assert trail.texts == ["in force: 2"]
-
-
-def test_a_broken_one_is_refused_once_and_the_one_before_stays(
-    policy_watcher: PolicyWatcher, trail: Trail, source: HeldSource
-) -> None:
-    before = policy_watcher.policy
-    for _ in range(2):
-        source.damage("mode is 'enfroce'")
-        assert not refreshed(policy_watcher)
-    assert policy_watcher.policy is before
-    assert "enfroce" in policy_watcher.error
-    assert len(trail.texts) == 1
-    source.broken = ""
-    source.put(newer(source, "3"))
-    assert refreshed(policy_watcher)
-    assert policy_watcher.error == ""
-
-
 def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
     policy_watcher: PolicyWatcher, audit: AuditLog, trail: Trail, source: HeldSource
 ) -> None:

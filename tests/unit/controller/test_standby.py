@@ -8,7 +8,6 @@ from joulecut_controller.board import Board, standby_board
 from joulecut_controller.metrics.collector import BoardCollector
 from joulecut_controller.ports import FleetState
 from joulecut_controller.view import NodeView
-from joulecut_controller.web.board_json import board_json
 
 
 def board() -> Board:
@@ -25,15 +24,6 @@ def board() -> Board:
         now_s=10.0,
         unix_s=1.8e9,
     )
-
-
-def test_a_standby_says_so_and_shows_the_agents_and_no_job() -> None:
-    assert not board().leads
-    shown = board_json(board())
-    assert shown["sentence"] == "standby: joulecut-controller ctl-1:9440 leads"
-    assert [node["connected"] for node in shown["nodes"]] == [True, False]
-    assert shown["jobs"] == []
-    assert (shown["role"], shown["leader"]) == ("standby", "ctl-1:9440")
 
 
 def test_its_metrics_add_up_with_a_leader_s() -> None:

@@ -16,11 +16,10 @@ MODEL, SYSTEM = ARCHITECTURES["gpt3-13b"], SYSTEMS["dgx-a100"]
 BASE = Run(gpus=16, global_batch=32, sequence=2048)
 CHOICES = {
     "tensor": (1, 4, 16),
-    "pipeline": (1, 2, 4, 5),
+    "pipeline": (1, 2, 5),
     "schedule": ("1f1b", "zb-h1"),
     "chunks": (1, 2),
     "microbatch": (1, 4),
-    "recompute": ("none", "full"),
     "zero": (0, 1),
     "clock_mhz": (1410.0, 1005.0),
 }

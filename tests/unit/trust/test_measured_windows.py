@@ -205,18 +205,6 @@ def test_checkpoints_and_evaluations_are_no_part_of_it(
     assert made.energy_j == pytest.approx(made.time_mean_s * sum(BUSY_W), rel=0.005)
 
 
-def test_the_same_work_with_and_without_checkpoints_says_the_same() -> None:
-    plain, broken = Job(), Job()
-    for n in range(80):
-        plain.iterate(4.0)
-        broken.iterate(4.0)
-        if n % 15 == 7:
-            broken.checkpoint(25.0)
-    assert broken.figures().left_out == 5
-    assert broken.figures().energy_j == pytest.approx(plain.figures().energy_j, rel=0.003)
-    assert broken.figures().time_mean_s == pytest.approx(plain.figures().time_mean_s, rel=1e-9)
-
-
 def test_lost_reports_do_not_look_like_a_pause() -> None:
     job = Job()
     for n in range(80):
@@ -278,13 +266,6 @@ def test_a_driver_that_is_loaded_again_takes_no_joules_away(at: int) -> None:
             job.energy_j = [100.0, 100.0]
         job.iterate(5.0)
     assert job.figures().energy_j == pytest.approx(5.0 * sum(BUSY_W), rel=5e-3)
-
-
-def test_a_missing_temperature_is_none_and_not_zero() -> None:
-    job = Job(celsius=None)
-    for _ in range(40):
-        job.iterate(4.0)
-    assert job.figures().temperature_celsius is None
 
 
 def test_memory_is_bounded_however_long_and_fast() -> None:

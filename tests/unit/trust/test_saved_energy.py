@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.trust.saved_energy import SavedEnergy
-from joulecut_controller.trust.seen import PlanInForce
 from joulecut_controller.trust.window import Arm, MeasuredWindow
 
 SPAN_S = 300.0
@@ -60,11 +59,6 @@ def test_joules_are_those_of_the_work_between_two_default_windows() -> None:
     assert found[2] == pytest.approx(0.9)
 
 
-def test_a_plan_that_costs_energy_lowers_the_sum() -> None:
-    found = saved(window(0.0, "default"), window(300.0, energy_j=1100.0))
-    assert found[0] == pytest.approx(-300 * 100.0, rel=1e-3)
-
-
 def test_what_is_not_paired_is_unknown_and_not_zero() -> None:
     assert saved(window(0.0), window(300.0)) is None, "no default window"
     assert saved(window(0.0, "default")) is None, "no plan"
@@ -111,13 +105,6 @@ def test_the_noise_of_default_windows_averages_out_before_joules_are_shown() -> 
         if number == 0:
             assert saved(*windows) is None
     assert saved(*windows)[0] == pytest.approx(truth_j, rel=0.05)
-
-
-def test_promises_are_kept_apart() -> None:
-    made = SavedEnergy()
-    made.promise(PlanInForce(1, energy_j=80.0, default_energy_j=100.0), 5)
-    made.promise(PlanInForce(2), 5)
-    assert (made.predicted_j, made.measured()) == (100.0, None)
 
 
 def test_promises_of_the_measured_windows_are_told_beside_them() -> None:
