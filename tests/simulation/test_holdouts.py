@@ -24,7 +24,6 @@ from worlds import Controller
 from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.trust.switchback import WARM_UP_S
 from joulecut_sim.plant import Noise
 
 SLOTS = 15  # three hold-outs and more, with windows of the plan around them
@@ -185,19 +184,6 @@ def test_a_restarted_controller_drops_the_open_window(store: DatabaseStore) -> N
     assert len(windows(store, "default")) == 1
 
 
-def test_a_controller_that_ends_in_the_middle_leaves_default_clocks(store: DatabaseStore) -> None:
-    world = HeldOutWorld()
-    controller = controlled(world, store)
-    until_held_out(controller)
-    controller.run(3)
-    sent = len(world.sent("apply"))
-    controller.stop()
-    world.advance(60.0)
-    assert world.at_default()
-    assert len(world.sent("apply")) == sent
-    assert not windows(store, "default")
-
-
 def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStore) -> None:
     world = HeldOutWorld()
     controller = controlled(world, store)
@@ -251,20 +237,6 @@ def test_an_agent_that_refuses_the_plan_afterwards_leaves_default_clocks(
         agent.refuse = ""
     controller.run(20, until=lambda: not world.at_default())
     assert not world.at_default()
-
-
-def test_windows_grow_until_the_iterations_fit(store: DatabaseStore) -> None:
-    world = HeldOutWorld()
-    policy = world.held_out_policy()
-    controller = controlled(world, store, policy)
-    controller.run(20)
-    holdout = controller.job.holdout
-    assert holdout.window_s == 60.0
-    long = replace(policy.jobs[0], clocks=replace(policy.jobs[0].clocks, min_dwell_s=300.0))
-    controller.source.put(replace(policy, jobs=(long,), digest="2"))
-    controller.run(2)
-    holdout = controller.job.holdout
-    assert holdout.window_s == 2 * SLOT_S - WARM_UP_S  # 300 s: the dwell fits
 
 
 # -- several jobs --------------------------------------------------------------------------

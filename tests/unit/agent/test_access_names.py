@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_agent.control.access import ROLES, Rules, caller, matches, proven_names
+from joulecut_agent.control.access import matches, proven_names
 
 
 @pytest.mark.parametrize(
@@ -63,31 +63,3 @@ def test_a_name_that_looks_like_one_of_another_field_does_not_count(
     assert proven_names({field: [name], "x509_common_name": [b"alice"]}) == []
     both = {"peer_uri": [b"spiffe://site/a"], "peer_dns": [b"a.test"]}
     assert proven_names({**both, field: [name, *both[field]]}) == ["spiffe://site/a", "a.test"]
-
-
-class Call:
-    def __init__(self, peer: str, **proofs: list[bytes]) -> None:
-        self._peer, self._proofs = peer, proofs
-
-    def peer(self) -> str:
-        return self._peer
-
-    def auth_context(self) -> dict[str, list[bytes]]:
-        return self._proofs
-
-
-def test_plain_text_from_elsewhere_has_no_role_even_if_it_were_served() -> None:
-    plain = {"transport_security_type": [b"insecure"]}
-    for peer in ("ipv4:10.0.0.1:5", "ipv6:%5Bfe80::1%5D:5", "vsock:1:2", "", "ipv4:127"):
-        assert caller(Call(peer, **plain), Rules()).roles == ()
-    for peer in ("ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5"):
-        assert caller(Call(peer, **plain), Rules()).roles == ("observe",)
-        assert caller(Call(peer, **plain), Rules(loopback_observes=False)).roles == ()
-    assert caller(Call("unix:", **plain), Rules()).roles == ROLES
-
-
-def test_by_default_a_certificate_may_look_and_no_more() -> None:
-    assert Rules().roles(["a.test"]) == ("observe",)
-    assert Rules().roles([]) == ()
-    assert Rules({"observe": ()}).roles(["a.test"]) == ()
-    assert Rules({"clear": ("a.test",)}).roles(["a.test"]) == ("observe", "clear")

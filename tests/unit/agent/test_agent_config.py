@@ -126,11 +126,6 @@ def test_an_unknown_key_warns_and_stops_nothing(
     assert settings.keys_ignored == 3
 
 
-def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="No such file"):
-        config.load(tmp_path / "missing.yaml")
-
-
 def test_spans_are_received_where_the_site_says_so_and_over_loopback_alone(tmp_path: Path) -> None:
     off = _load(tmp_path, "device: nvml\n")
     assert (off.otlp_grpc, off.otlp_http) == (None, None)

@@ -175,6 +175,7 @@ AGENTS: tuple[tuple[Any, ...], ...] = (
 JOBS: tuple[tuple[Any, ...], ...] = (
     ("shape", {"schedule": "foo"}),
     ("pipeline.tensor_parallel", 2),
+    ("pipeline.schedule", "dualpipev"),
 )
 MODELS: tuple[tuple[Any, ...], ...] = (
     ("run.mtp_layers", 5),

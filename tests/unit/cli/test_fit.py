@@ -305,28 +305,3 @@ def test_a_stage_without_a_probed_clock_is_named(tmp_path: Path) -> None:
     rows = [row for row in _rows() if row[0] == 0 or row[2] != 1410]
     err = refusal("fit", _write(tmp_path / "a.csv", rows), "--probes", "1410")
     assert "stage 1 backward" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (("a.csv",), "--probes"),
-        (("a.csv", "--probes", "1410", "--also", "missing.csv"), "No such file"),
-        (("a.csv", "--probes", "1410", "--also", "empty.csv"), "no header"),
-        (("broken.csv", "--probes", "1410"), "unknown column"),
-        (("bytes.csv", "--probes", "1410"), "not UTF-8"),
-        (("a.csv", "--probes", "1410", "--card", "A1000"), "no card"),
-    ],
-)
-def test_other_bad_input_is_one_line(
-    words: tuple[str, ...],
-    what: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _write(tmp_path / "a.csv", _rows())
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "broken.csv").write_text("stage,what\n0,1\n")
-    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    monkeypatch.chdir(tmp_path)
-    assert what in refusal("fit", *words)

@@ -221,71 +221,12 @@ def test_a_bad_flag_is_one_line(job: Path, case: str) -> None:
     assert expected in refusal("frontier" if "--points" in flags else "plan", job, *flags)
 
 
-REST = "profile: profile.csv\nblocking_power_w: 50\n"
-BAD_JOBS = {
-    "an alias": ("pipeline: &a {}\nprofile: *a\n", "aliases"),
-    "an unknown key": (
-        "profil: x.csv\n",
-        "job.yaml:1: profil: unknown key (did you mean profile?)",
-    ),
-    "a missing key": ("profile: x.csv\nblocking_power_w: 1\n", "pipeline: key missing"),
-    "no stages": (
-        "pipeline: {schedule: 1f1b, microbatches: 2}\n" + REST,
-        "pipeline.stages: key missing",
-    ),
-}
-
-BAD_VALUES = {
-    "pipeline": [
-        ("{schedule: dualpipev, stages: 2, microbatches: 2}", "did you mean dualpipe-v?"),
-        ("{schedule: 1f1b, stages: 3, microbatches: 2}", "profile has 2 stages, pipeline has 3"),
-        ("{schedule: 1f1b, stages: 1, microbatches: 2}", "profile has 2 stages, pipeline has 1"),
-        ("{schedule: 1f1b, stages: 256, microbatches: 4096}", "at most 65536 operations"),
-    ],
-    "profile": [
-        ("none.csv", "No such file"),
-        (".", "Is a directory"),
-        ("[]", "profile: a list of 0"),
-    ],
-}
-
-
-@pytest.mark.parametrize("case", BAD_JOBS)
-def test_a_bad_job_file_names_the_line(job: Path, case: str) -> None:
-    text, expected = BAD_JOBS[case]
-    job.write_text(text)
-    assert expected in refusal("plan", job)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [(key, value, line) for key, cases in BAD_VALUES.items() for value, line in cases],
-)
-def test_a_bad_value_names_its_key(job: Path, key: str, value: str, expected: str) -> None:
-    lines = job.read_text().splitlines()
-    changed = [f"{key}: {value}" if line.startswith(f"{key}:") else line for line in lines]
-    job.write_text("\n".join(changed))
-    assert expected in refusal("plan", job)
-
-
-def test_a_fault_of_the_profile_names_line_and_column(job: Path) -> None:
-    profile = job.with_name("profile.csv")
-    profile.write_text(profile.read_text().replace("1.5,", "-1.5,", 1))
-    assert f"{profile}:4: time: -1.5 is out of range" in refusal("plan", job)
-
-
 def test_kinds_without_a_common_clock_are_bad_input_for_one_clock_per_gpu(job: Path) -> None:
     rows = "".join(f"{s},forward,900,1,1\n{s},backward,800,1,1\n" for s in (0, 1))
     job.with_name("profile.csv").write_text(HEADER + rows)
     for command in ("plan", "frontier"):
         line = refusal(command, job, "--granularity", "gpu")
         assert "profile.csv: frequency: stage 0 has no clock" in line
-
-
-def test_a_missing_job_file_and_no_job_file() -> None:
-    assert "No such file" in refusal("plan", "/nowhere/job.yaml")
-    assert "JOB.yaml" in refusal("plan")
-    assert "JOB.yaml" in refusal("frontier")
 
 
 def test_progress_shows_on_a_terminal_and_wipes_itself_out() -> None:

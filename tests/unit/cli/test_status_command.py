@@ -101,15 +101,6 @@ def test_a_bad_url_is_bad_input(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("explain",), ("explain", "a", "b"), ("status", "x"), ("status", "--nope")]
-)
-def test_bad_flags_are_bad_input(words: tuple[str, ...]) -> None:
-    done = joulecut(*words)
-    assert done.returncode == 2
-    assert f"joulecut {words[0]}" in one_line(done)
-
-
-@pytest.mark.parametrize(
     ("status", "body", "said"),
     [
         (200, b"<html>", "its answer is not JSON"),

@@ -8,7 +8,6 @@ import pytest
 from jobs import write_job
 
 from joulecut_cli.main import dispatch
-from joulecut_wire.errors import BadInput
 
 
 def test_a_trace_has_one_track_per_stage_and_the_plan_on_it(
@@ -42,10 +41,3 @@ def test_a_trace_has_one_track_per_stage_and_the_plan_on_it(
     assert all(e["ph"] == "M" for e in events[: len(events) - len(times)])
     clocks = [e for e in events if e["ph"] == "C"]
     assert len(clocks) == len(done)
-
-
-@pytest.mark.parametrize("name", ["trace.txt", "nowhere/trace.json", "folder.json"])
-def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
-    (tmp_path / "folder.json").mkdir()
-    with pytest.raises(BadInput, match="--timeline"):
-        dispatch(["plan", write_job(tmp_path), "--timeline", str(tmp_path / name)])

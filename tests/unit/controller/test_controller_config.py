@@ -44,11 +44,6 @@ def test_everything_given(tmp_path: Path) -> None:
     assert (config.http, config.interval_s, config.ttl_s) == (("127.0.0.1", 0), 0.5, 2.0)
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="No such file"):
-        read(tmp_path / "none.yaml")
-
-
 PG = "postgresql://joulecut@db.example:5432/joulecut?sslrootcert=ca.crt"
 
 

@@ -27,8 +27,6 @@ from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, Iter
 Gpus = dict[str, GpuView]
 GPT3 = PodMatch("train", (("app", "gpt3"),))
 
-EACH = "an entry stands for one, and with each: true for every one"
-
 
 def gpus(count: int = 4) -> Gpus:
     return {
@@ -138,13 +136,6 @@ def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
     assert found.uuids == {"G0", "G1"}
     assert found.running == Instance("kubernetes", "train", "run")
     assert not found.complaint
-
-
-def test_several_running_jobs_are_no_job() -> None:
-    known = given(gpus(), G0=pod("b"), G1=pod("a"))
-    found = match_jobs(policy(entry(pods=GPT3)), known).of("job")
-    assert found.complaint == "2 running jobs match (train/a, train/b); " + EACH
-    assert not found.uuids
 
 
 def test_a_job_is_left_out_whole_where_one_of_its_gpus_is_excepted() -> None:
@@ -274,24 +265,6 @@ class Watching:
         return seen["job"]
 
 
-def test_the_gpus_follow_the_running_job() -> None:
-    watching = Watching(entry(pods=GPT3))
-    first = given(gpus(), G0=pod("a"), G1=pod("a"))
-    seen = watching.look(first, ("G0", 0), ("G1", 1), called="whatever")
-    assert seen.job.placement.stages == (("G0",), ("G1",))
-    assert seen.job.running == Instance("kubernetes", "train", "a")
-    assert (seen.job.policy.mode, seen.job.placement.complaint) == ("enforce", "")
-
-    gone = watching.look(gpus())
-    assert gone.job.placement.stages == ()
-    assert "no GPU is given to" in gone.job.placement.complaint
-
-    second = given(gpus(), G2=pod("b"), G3=pod("b"))
-    seen = watching.look(second, ("G2", 0), ("G3", 1))
-    assert seen.job.placement.uuids == {"G2", "G3"}
-    assert not seen.job.placement.complaint
-
-
 def test_estimates_of_older_agents_from_power_are_no_reports() -> None:
     watching = Watching(entry(pods=GPT3))
     known = given(gpus(), G0=pod("a"), G1=pod("a"))
@@ -321,38 +294,6 @@ def test_a_node_that_the_list_does_not_name_says_nothing_of_the_job() -> None:
     seen = Watching(listed).look({**gpus(2), "G3": liar}, ("G0", 0), ("G1", 1), ("G3", 1))
     assert seen.job.placement.stages == (("G0",), ("G1",))
     assert not seen.job.placement.complaint
-
-
-def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> None:
-    known = gpus(2)
-    sick = {
-        "not controllable: MIG": replace(
-            known["G1"],
-            description=replace(known["G1"].description, controllable=False, reason="MIG"),
-        ),
-        "sees drift (external_writer)": replace(
-            known["G1"], snapshot=GpuSnapshot("G1", drift="external_writer")
-        ),
-        "backs off": replace(known["G1"], snapshot=GpuSnapshot("G1", backoff_s=9.0)),
-        "job else reports from it": replace(
-            known["G1"], allocation=Allocation("G1", "else", source="report")
-        ),
-    }
-    for line, gpu in sick.items():
-        seen = Watching(entry()).look({**known, "G1": gpu}, ("G0", 0), ("G1", 1))
-        assert seen.job.reservation.startswith("GPU n/1: ")
-        assert line in seen.job.reservation
-        assert seen.job.policy.mode == "recommend"
-        assert not seen.job.placement.complaint
-        advised = Watching(entry(mode="recommend"))
-        assert not advised.look({**known, "G1": gpu}, ("G0", 0), ("G1", 1)).job.reservation
-    for node, line in (
-        (NodeView("n:1", "n", connected=True, stopped="released"), "no commands: released"),
-        (NodeView("n:1", "n", connected=True, roles=("observe", "clear")), "only observe, clear"),
-    ):
-        watching = Watching(entry())
-        watching.node = node
-        assert line in watching.look(known, ("G0", 0), ("G1", 1)).job.reservation
 
 
 def test_gpus_of_two_jobs_do_not_make_one() -> None:

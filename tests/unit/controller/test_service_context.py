@@ -18,13 +18,6 @@ def context(stopping: asyncio.Event) -> ServiceContext:
     return ServiceContext(**{**nothing, "stopping": stopping})
 
 
-def test_work_that_ends_ends_the_wait() -> None:
-    async def story() -> None:
-        await context(asyncio.Event()).until_stopped(asyncio.sleep(0))
-
-    asyncio.run(story())
-
-
 def test_the_order_to_stop_ends_work_that_does_not() -> None:
     ended = list[str]()
 
