@@ -243,12 +243,10 @@ def test_the_same_samples_give_the_same_answer(make: Make) -> None:
 
 def test_memory_is_bounded_over_samples_of_ever_new_gpus() -> None:
     estimator = OnlineEstimator({"gpt": profile()})
-    for batch in range(5):
-        samples = tuple(
-            Sample(Subject("gpt", f"GPU-{batch}-{i}", 0, "forward"), 1200, 0.056)
-            for i in range(1000)
-        )
-        assert estimator.learn(samples) == ()
+    samples = tuple(
+        Sample(Subject("gpt", f"GPU-{i}", 0, "forward"), 1200, 0.056) for i in range(CELLS_MAX + 9)
+    )
+    assert estimator.learn(samples) == ()
     assert len(estimator.state()["window"]) == CELLS_MAX
 
 

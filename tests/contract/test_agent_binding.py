@@ -1,7 +1,6 @@
 """Who may speak for a GPU: real datagrams of real processes, places in a made-up `/proc`."""
 
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -9,16 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from report_desk import Desk
 
-from joulecut import Reporter
-from joulecut_agent.counters import Counters
-from joulecut_agent.jobs.binding import Binding, Sender
-from joulecut_agent.jobs.owner import KUBERNETES, REPORT, SLURM, Owner, Owners
-from joulecut_agent.jobs.processes import Belonging, Processes
-from joulecut_agent.jobs.report_queue import ReportQueue
-from joulecut_agent.jobs.report_socket import ReportSocket
+from joulecut_agent.jobs.binding import Sender
+from joulecut_agent.jobs.owner import KUBERNETES, REPORT, SLURM, Owner
+from joulecut_agent.jobs.processes import Belonging
 from joulecut_wire.messages import IterationReport
-from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 
 UID = "12345678-1234-1234-1234-1234567890ab"
 ME = os.getuid()
@@ -26,63 +21,19 @@ OWN_PLACE = "/user.slice/user-1000.slice/job_4711"
 OTHER_POD = f"/kubepods/pod{'8' * 8 + UID[8:]}/0123"
 
 
-class Desk:
-    """The agent's receiving end, with a world in which this process is put somewhere."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.proc = home / "proc"
-        self.owners: dict[str, Owners] = {}
-        self.users: dict[str, tuple[int, ...]] = {}
-        self.leased: set[str] = set()
-        self.doubts = 0
-        self.counters = Counters()
-        self.binding = Binding(
-            Processes(self.proc),
-            lambda uuid: self.owners.get(uuid, ()),
-            lambda uuid: self.users.get(uuid, ()),
-            self._doubt,
-            lambda uuid: uuid in self.leased,
-        )
-        self.ended: list[tuple[str, str]] = []
-        self.jobs = ReportSocket(
-            home / "jobs.sock", lambda: ["GPU-a", "GPU-b"], ReportQueue(), self.counters,
-            lambda *pair: self.ended.append(pair), binding=self.binding,
-        )  # fmt: skip
-
-    def _doubt(self) -> None:
-        self.doubts += 1
-
-    def place(self, cgroup: str, pid: int = 0) -> None:
-        folder = self.proc / str(pid or os.getpid())
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cgroup").write_text(f"0::{cgroup}\n")
-
-    def claim(self, pid: int, uid: int, job: str = "demo") -> str:
-        """As `speak`, of GPU-a, by a process of another user."""
-        before = dict(self.counters.counts(REPORTS_REFUSED.name))
-        self.jobs._check(IterationReport(job, "GPU-a", 0, 1, 0.5), Sender(pid, uid))
-        after = dict(self.counters.counts(REPORTS_REFUSED.name))
-        return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
-
-    def speak(self, uuid: str = "GPU-a", job: str = "demo") -> str:
-        """The reason for which a report of this very process was refused, or ""."""
-        before = dict(self.counters.counts(REPORTS_REFUSED.name))
-        reporter = Reporter(job, uuid, 0, str(self.home / "jobs.sock"))
-        assert reporter.iteration(1, 0.5, {})
-        reporter.close()
-        self.jobs.turn()
-        after = dict(self.counters.counts(REPORTS_REFUSED.name))
-        return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
+def claim(desk: Desk, pid: int, uid: int, job: str = "demo") -> str:
+    """As `speak`, of GPU-a, by a process of another user."""
+    before = desk.refusals()
+    desk.jobs._check(IterationReport(job, "GPU-a", 0, 1, 0.5), Sender(pid, uid))
+    return desk.refused(before)
 
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
-    home = Path(tempfile.mkdtemp(prefix="jc"))
-    desk = Desk(home)
-    yield desk
-    desk.jobs.close()
-    shutil.rmtree(home)
+    with tempfile.TemporaryDirectory(prefix="jc") as home:
+        made = Desk(Path(home))
+        yield made
+        made.jobs.close()
 
 
 def _pod(uid: str = UID) -> Owner:
@@ -177,36 +128,36 @@ def test_no_user_comes_new_to_a_gpu_under_a_lease(
     desk: Desk, stranger: "subprocess.Popen[bytes]"
 ) -> None:
     desk.leased = {"GPU-a"}
-    assert desk.claim(stranger.pid, ME + 1) == "unverified"
-    assert desk.claim(0, ME + 1) == "unverified", "in a container that the agent does not see"
+    assert claim(desk, stranger.pid, ME + 1) == "unverified"
+    assert claim(desk, 0, ME + 1) == "unverified", "in a container that the agent does not see"
     _end(desk, stranger)
     assert not desk.ended
     desk.place("/", pid=7)
     desk.users = {"GPU-a": (7,)}
-    assert desk.claim(0, ME) == "", "but the user of the processes on it"
+    assert claim(desk, 0, ME) == "", "but the user of the processes on it"
 
 
 def test_who_reports_before_its_first_kernel_goes_on_under_a_lease(
     desk: Desk, stranger: "subprocess.Popen[bytes]"
 ) -> None:
-    assert desk.claim(stranger.pid, ME + 1) == ""
+    assert claim(desk, stranger.pid, ME + 1) == ""
     desk.leased = {"GPU-a"}
-    assert desk.claim(stranger.pid, ME + 1) == ""
+    assert claim(desk, stranger.pid, ME + 1) == ""
     _end(desk, stranger)
     assert desk.ended == [("demo", "GPU-a")]
 
 
 def test_an_invisible_process_goes_on_under_a_lease_and_keeps_others_out(desk: Desk) -> None:
-    assert desk.claim(0, ME + 1) == ""
+    assert claim(desk, 0, ME + 1) == ""
     desk.leased = {"GPU-a"}
-    assert desk.claim(0, ME + 1) == ""
-    assert desk.claim(0, ME + 2) == "taken"
+    assert claim(desk, 0, ME + 1) == ""
+    assert claim(desk, 0, ME + 2) == "taken"
 
 
 def test_a_claim_that_the_processes_contradict_ends_no_lease(
     desk: Desk, stranger: "subprocess.Popen[bytes]"
 ) -> None:
-    assert desk.claim(stranger.pid, ME + 1) == ""  # before the owner's first process is seen
+    assert claim(desk, stranger.pid, ME + 1) == ""  # before the owner's first process is seen
     desk.place("/", pid=7)
     desk.users, desk.leased = {"GPU-a": (7,)}, {"GPU-a"}
     _end(desk, stranger)
@@ -217,10 +168,10 @@ def test_a_claim_that_the_processes_contradict_ends_no_lease(
 def test_the_owner_displaces_a_claim_without_proof(
     desk: Desk, stranger: "subprocess.Popen[bytes]"
 ) -> None:
-    assert desk.claim(stranger.pid, ME + 1, "other") == ""
+    assert claim(desk, stranger.pid, ME + 1, "other") == ""
     desk.place("/", pid=7)
     desk.users = {"GPU-a": (7,)}
-    assert desk.claim(os.getpid(), ME) == ""
+    assert claim(desk, os.getpid(), ME) == ""
     assert desk.jobs.live.holding() == {"GPU-a": ("demo",)}, "it is not shared"
     _end(desk, stranger)
     assert not desk.ended
@@ -233,7 +184,7 @@ def test_the_end_of_a_proven_job_ends_its_lease_whoever_computes_beside_it(
     desk.place("/train.service", pid=8)
     desk.place("/train.service", pid=stranger.pid)
     desk.users = {"GPU-a": (7, 8)}
-    assert desk.claim(stranger.pid, ME + 1) == ""
+    assert claim(desk, stranger.pid, ME + 1) == ""
     desk.users = {"GPU-a": (7,)}
     _end(desk, stranger)
     assert desk.ended == [("demo", "GPU-a")]
@@ -247,7 +198,7 @@ def _end(desk: Desk, process: "subprocess.Popen[bytes]") -> None:
 
 def test_a_gpu_of_another_node_is_refused_by_name(desk: Desk) -> None:
     assert desk.speak("GPU-z") == "unknown_gpu"
-    assert dict(desk.counters.counts(REPORTS.name)) == {("refused",): 1}
+    assert desk.counts() == {"refused": 1}
 
 
 def test_a_stranger_leaves_no_handle_behind(desk: Desk) -> None:

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_desk import Desk
 from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
-from joulecut_agent.counters import Counters
-from joulecut_agent.jobs.binding import Binding
 from joulecut_agent.jobs.owner import KUBERNETES, Owner
-from joulecut_agent.jobs.processes import Processes
-from joulecut_agent.jobs.report_queue import ReportQueue
-from joulecut_agent.jobs.report_socket import ReportSocket
-from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
 from joulecut_wire.reports import Mark, decode
 
 names = st.text(min_size=1, max_size=40)
@@ -27,54 +22,20 @@ counts = st.integers(0, 2**53)
 OWN_UID, OTHER_UID = "12345678-1234-1234-1234-1234567890ab", "99999999-1234-1234-1234-1234567890ab"
 
 
-class Desk:
-    """The agent's receiving end; `heard` are the marks that it passed on."""
+def owner(uid: str) -> Owner:
+    return Owner(KUBERNETES, "gpt3", "train", "gpt3-0", uid)
 
-    def __init__(self, home: Path) -> None:
-        self.path, self.proc = home / "jobs.sock", home / "proc"
-        self.owner = Owner(KUBERNETES, "gpt3", "train", "gpt3-0", OWN_UID)
-        self.heard: list[Mark] = []
-        self.answer = ""
-        self.ended: list[tuple[str, str]] = []
-        self.counters = Counters()
-        binding = Binding(
-            Processes(self.proc), lambda _: (self.owner,), lambda _: (), lambda: None,
-            lambda _: False,
-        )  # fmt: skip
-        self.jobs = ReportSocket(
-            self.path, lambda: ["GPU-a"], ReportQueue(), self.counters,
-            lambda j, u: self.ended.append((j, u)),
-            binding=binding, on_mark=self._marked,
-        )  # fmt: skip
-        self.place(OWN_UID)
 
-    def _marked(self, mark: Mark) -> str:
-        self.heard.append(mark)
-        return self.answer
-
-    def place(self, pod_uid: str, pid: int = 0) -> None:
-        folder = self.proc / str(pid or os.getpid())
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cgroup").write_text(f"0::/kubepods/pod{pod_uid}/0123\n")
-
-    def mark(self, uuid: str = "GPU-a") -> str:
-        """The reason for which it was refused, or ""."""
-        before = dict(self.counters.counts(REPORTS_REFUSED.name))
-        reporter = Reporter("demo", uuid, 3, str(self.path))
-        assert reporter.mark("begin", "forward", 5, 7)
-        reporter.close()
-        self.jobs.turn()
-        after = dict(self.counters.counts(REPORTS_REFUSED.name))
-        return next((k[0] for k, count in after.items() if count != before.get(k, 0)), "")
-
-    def accepted(self) -> int:
-        return int(dict(self.counters.counts(REPORTS.name)).get(("accepted",), 0))
+def group(uid: str) -> str:
+    return f"/kubepods/pod{uid}/0123"
 
 
 @pytest.fixture
 def desk() -> Iterator[Desk]:
     with tempfile.TemporaryDirectory(prefix="jc") as home:
         made = Desk(Path(home))
+        made.owners = {"GPU-a": (owner(OWN_UID),)}
+        made.place(group(OWN_UID))
         yield made
         made.jobs.close()
 
@@ -112,11 +73,11 @@ def test_a_mark_is_passed_on_whole(desk: Desk) -> None:
     (mark,) = desk.heard
     assert (mark.job, mark.uuid, mark.mark, mark.kind) == ("demo", "GPU-a", "begin", "forward")
     assert (mark.stage, mark.microbatch, mark.iteration) == (3, 5, 7)
-    assert desk.accepted() == 1
+    assert desk.counts() == {"accepted": 1}
 
 
 def test_only_the_owner_of_a_gpu_is_heard(desk: Desk) -> None:
-    desk.place(OTHER_UID)
+    desk.place(group(OTHER_UID))
     assert desk.mark() == "not_owner"
     assert desk.mark("GPU-z") == "unknown_gpu"
     assert not desk.heard
@@ -124,7 +85,7 @@ def test_only_the_owner_of_a_gpu_is_heard(desk: Desk) -> None:
 
 def test_one_who_lost_the_gpu_is_not_heard_any_more(desk: Desk) -> None:
     assert desk.mark() == ""
-    desk.owner = Owner(KUBERNETES, "other", "train", "other-0", OTHER_UID)
+    desk.owners = {"GPU-a": (owner(OTHER_UID),)}
     assert desk.mark() == "not_owner"
     assert len(desk.heard) == 1
 
@@ -135,7 +96,7 @@ def test_where_no_program_waits_the_mark_is_refused_and_said(
     desk.answer = "no clock schedule of job demo on GPU GPU-a"
     assert desk.mark() == "mark"
     assert "no clock schedule of job demo" in capfd.readouterr().err
-    assert desk.accepted() == 0
+    assert "accepted" not in desk.counts()
 
 
 def test_the_end_of_a_process_that_only_sends_marks_is_seen(desk: Desk) -> None:
@@ -147,7 +108,7 @@ def test_the_end_of_a_process_that_only_sends_marks_is_seen(desk: Desk) -> None:
         ready.send(b"x")
         ready.recv(1)
         os._exit(0)
-    desk.place(OWN_UID, pid)
+    desk.place(group(OWN_UID), pid)
     go.send(b"x")
     go.recv(1)
     desk.jobs.turn()

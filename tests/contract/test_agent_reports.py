@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_desk import Desk
 from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
 from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.live_jobs import HOLDERS_MAX
-from joulecut_agent.jobs.report_queue import ReportQueue, Subscription
+from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.jobs.report_socket import ReportSocket
 from joulecut_wire.messages import IterationReport, OperationReport
 from joulecut_wire.metrics import REPORTS
@@ -42,29 +43,9 @@ def listener(folder: Path) -> Iterator[socket.socket]:
         yield sock
 
 
-class Desk:
-    """The agent's receiving end, without an agent around it."""
-
-    def __init__(self, path: Path) -> None:
-        self.counters = Counters()
-        self.ended: list[tuple[str, str]] = []
-        report_queue = ReportQueue()
-        self.watcher: Subscription = report_queue.subscribe()
-        self.jobs = ReportSocket(
-            path,
-            lambda: ["GPU-a", "GPU-b"],
-            report_queue,
-            self.counters,
-            lambda j, u: self.ended.append((j, u)),
-        )
-
-    def counts(self) -> dict[str, int]:
-        return {labels[0]: count for labels, count in self.counters.counts(REPORTS.name)}
-
-
 @pytest.fixture
 def desk(folder: Path) -> Iterator[Desk]:
-    desk = Desk(folder / "jobs.sock")
+    desk = Desk(folder)
     yield desk
     desk.jobs.close()
 
@@ -223,6 +204,7 @@ MARK = (
 def test_broken_datagrams_are_counted_and_said_once_in_a_while(
     folder: Path, desk: Desk, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    desk.answer = "no clock schedule"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
         stranger.connect(str(folder / "jobs.sock"))
         for raw in (b"", b"{}", b"\xff" * 30, b"x" * (DATAGRAM_BYTES_MAX + 5), MARK):
@@ -293,7 +275,7 @@ def test_a_process_of_many_names_is_bounded(folder: Path, desk: Desk) -> None:
 
 def test_a_second_agent_does_not_take_the_socket_away(folder: Path, desk: Desk) -> None:
     with pytest.raises(OSError, match="in use"):
-        Desk(folder / "jobs.sock")
+        Desk(folder)
     reporter = Reporter("demo", "GPU-a", 0, str(folder / "jobs.sock"))
     assert reporter.iteration(1, 0.5)
     reporter.close()
@@ -304,7 +286,7 @@ def test_a_second_agent_does_not_take_the_socket_away(folder: Path, desk: Desk) 
 def test_a_socket_left_by_a_dead_agent_is_replaced(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
         dead.bind(str(folder / "jobs.sock"))
-    Desk(folder / "jobs.sock").jobs.close()
+    Desk(folder).jobs.close()
 
 
 def test_any_user_may_report(folder: Path, desk: Desk) -> None:

@@ -14,11 +14,10 @@ HERE = Path(__file__).parent / "study"
 QUICK = ["study", "layer", "--device", "simulated", "--card", "a30", "--quick"]
 
 
-@pytest.fixture
-def swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    out = tmp_path / "a30.csv"
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("swept") / "a30.csv"
     assert dispatch([*QUICK, "--out", str(out)]) == 0
-    capsys.readouterr()
     return out
 
 

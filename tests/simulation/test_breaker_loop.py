@@ -100,8 +100,8 @@ LATE_IN_PART = WINDOWS[0] - 4  # the window before two late ones
 @pytest.mark.parametrize(
     ("seed", "budget", "card", "as_rate", "more"),
     [
-        (11, 0.01, "a40", False, 0),
-        (13, 0.0, "a100-sxm", False, 0),
+        pytest.param(11, 0.01, "a40", False, 0, marks=pytest.mark.nightly),
+        pytest.param(13, 0.0, "a100-sxm", False, 0, marks=pytest.mark.nightly),
         (1, 0.03, "a100-sxm", True, LATE_IN_PART),
     ],
 )

@@ -42,7 +42,8 @@ def saved(world: UnprofiledWorld) -> float:
     return 1.0 - still.iterate(clocks).energy_j / still.iterate(default).energy_j
 
 
-@pytest.mark.parametrize("detailed", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.nightly  # twenty seconds of a processor; test_job_life.py has a short life
+@pytest.mark.parametrize("detailed", [False, True])
 def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     store: DatabaseStore, detailed: bool
 ) -> None:

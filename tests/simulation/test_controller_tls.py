@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import bcrypt
+import commands
 import yaml
 from certificates import Authority
 from running_agent import PATIENCE_S, RunningAgent, eventually
+
+from joulecut_controller.main import main
 
 COMMAND = str(Path(sys.executable).with_name("joulecut-controller"))
 END_UNIX_S = datetime(2049, 12, 31, tzinfo=UTC).timestamp()  # of every leaf
@@ -84,6 +87,6 @@ def test_a_controller_on_the_network() -> None:
 
         config.pop("web_config")
         path.write_text(yaml.safe_dump(config))
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        done = commands.run("--config", str(path), main=main)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert "0.0.0.0 without encryption" in done.stderr

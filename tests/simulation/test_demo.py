@@ -210,6 +210,7 @@ def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None
         assert not folder.exists()
 
 
+@pytest.mark.long
 def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     quick = ("--duration", "30", "--slo", "max_iteration_time: 308ms")  # iterations of 0.3 s
@@ -226,7 +227,6 @@ def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> No
     assert told["commands_sent"] >= 1  # a plan may leave some GPUs at their default
 
 
-@pytest.mark.long
 def test_ctrl_c_before_anything_is_up_leaves_nothing() -> None:
     with demo() as running:
         running.wait_for("Joulecut demo")

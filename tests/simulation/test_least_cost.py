@@ -33,10 +33,9 @@ def follow(controller: Controller, policy: Policy) -> float:
     return target(controller)
 
 
-@pytest.mark.parametrize("mode", ["recommend", "enforce"])
-def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mode: str) -> None:
+def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore) -> None:
     world = World(stages=2, microbatches=8)
-    policy = world.policy(mode)
+    policy = world.policy("enforce")
     controller = Controller(world, store, priced(policy, CHEAP_TIME, "cheap"), frontier=few_points)
     controller.run(200, until=lambda: bool(controller.job.frontier))
     controller.run(30)
@@ -46,7 +45,7 @@ def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mo
     best = points[costs.index(min(costs))].iteration_time_s / points[0].iteration_time_s - 1.0
     assert best > 0.01
     assert target(controller) == pytest.approx(best, abs=0.1 * best)
-    plan = controller.job.applied if mode == "enforce" else controller.job.decision
+    plan = controller.job.applied
     assert plan is not None, controller.job.sentence
     assert 0.0 < plan.forecast.slowdown_ratio <= target(controller) + 0.003
     assert any(text.startswith("least cost at ") for text in controller.events("policy"))
@@ -55,10 +54,7 @@ def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mo
     assert follow(controller, priced(policy, CHEAP_TIME, "bound", bound)) == best / 2.0
     assert follow(controller, priced(policy, DEAR_TIME, "dear")) < 0.003
     assert follow(controller, priced(policy, CHEAP_TIME, "again")) == pytest.approx(best, rel=0.1)
-    if mode == "recommend":
-        assert not world.calls
-    else:
-        assert not controller.job.trips
+    assert not controller.job.trips
 
 
 def test_a_new_leader_goes_on_with_the_target_of_the_one_before(store: DatabaseStore) -> None:

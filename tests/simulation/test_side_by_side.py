@@ -68,7 +68,7 @@ def store(tmp_path: Path) -> DatabaseStore:
 
 def slow_job_of(pair: Pair, **changes: Any) -> tuple[Policy, float]:
     """The pair's policy, whose slow job has costs of its own."""
-    policy = pair.policy(0.0)
+    policy = pair.held_out_policy(0.0)
     slow_w = policy.jobs[0].blocking_power_w + 1.0
     first = replace(policy.jobs[0], blocking_power_w=slow_w, **changes)
     return replace(policy, jobs=(first, policy.jobs[1])), slow_w

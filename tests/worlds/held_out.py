@@ -5,20 +5,20 @@ what the plant says, iteration by iteration.
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
+from sharing import Sharing
 from unprofiled import UnprofiledWorld
 from worlds import Controller, World
 
 from joulecut_controller.policy.policy import Policy, Verify
-from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.trust.switchback import WARM_UP_S
 from joulecut_controller.trust.window import TOPIC, Arm, MeasuredWindow, from_json
 from joulecut_sim.plant import Noise
-from joulecut_wire.messages import Command, GpuSnapshot, Result
+from joulecut_wire.messages import GpuSnapshot
 
 MICROBATCHES, SCALE = 12, 0.45  # an iteration at default clocks then takes 1.02 s
 INTERVAL_S = 5.0
@@ -39,9 +39,7 @@ class Truth:
 
 
 class HeldOutWorld(World):
-    """`checkpoint_every` iterations one takes `checkpoint_s` longer, nearly idle; `creep_per_s`
-    is how the job itself becomes slower.
-    """
+    """`checkpoint_every` iterations one takes `checkpoint_s` longer, nearly idle."""
 
     def __init__(
         self,
@@ -50,29 +48,14 @@ class HeldOutWorld(World):
         seed: int = 1,
         checkpoint_every: int = 0,
         checkpoint_s: float = 6.0,
-        creep_per_s: float = 0.0,
         job: str = "demo",
     ) -> None:
-        super().__init__(noise=noise, seed=seed, job=job, microbatches=MICROBATCHES, scale=SCALE)
-        self._rename(job)
+        super().__init__(
+            noise=noise, seed=seed, job=job, microbatches=MICROBATCHES, scale=SCALE,
+            prefix="" if job == "demo" else f"{job}-",
+        )  # fmt: skip
         self.truth: list[Truth] = []
         self.checkpoint_every, self.checkpoint_s = checkpoint_every, checkpoint_s
-        self.creep_per_s = creep_per_s
-        self._began_at_s = self.now_s
-
-    def _rename(self, job: str) -> None:
-        """GPUs and nodes of several worlds have names of their own."""
-        if job == "demo":
-            return
-        self.uuids = tuple(f"{job}-{uuid}" for uuid in self.uuids)
-        self.stage_of = {uuid: stage for stage, uuid in enumerate(self.uuids)}
-        self._energy = dict.fromkeys(self.uuids, 0.0)
-        named = {}
-        for agent in self.agents.values():
-            agent.address, agent.node = f"{job}-{agent.address}", f"{job}-{agent.node}"
-            agent.uuids = tuple(f"{job}-{uuid}" for uuid in agent.uuids)
-            named[agent.address] = agent
-        self.agents = named
 
     def held_out_policy(self, share: float = SHARE, window_s: float = WINDOW_S) -> Policy:
         return self.policy(verify=Verify(share, window_s))
@@ -83,19 +66,13 @@ class HeldOutWorld(World):
         return every > 0 and self._iteration % every == every - 1
 
     def _begin(self) -> None:
-        self.slow_ratio = 1.0 + self.creep_per_s * (self.now_s - self._began_at_s)
         super()._begin()
-        longer = self.slow_ratio - 1.0
-        stages = [
-            replace(stage, energy_j=stage.energy_j * (1.0 + longer))
-            for stage in self._current.stages
-        ]
         if self._is_checkpoint:
             idle_j = self.sku.idle_power_w * self.checkpoint_s
-            stages = [replace(stage, energy_j=stage.energy_j + idle_j) for stage in stages]
+            stages = (replace(s, energy_j=s.energy_j + idle_j) for s in self._current.stages)
             self._duration_s += self.checkpoint_s
             self._ends_s += self.checkpoint_s
-        self._current = replace(self._current, stages=tuple(stages))
+            self._current = replace(self._current, stages=tuple(stages))
 
     def _finish(self) -> None:
         if self._current is not None:
@@ -162,58 +139,18 @@ class UnprofiledHeldOutWorld(HeldOutWorld, UnprofiledWorld):
     """The same of a job that nobody profiled."""
 
 
-class Pair:
+class Pair(Sharing):
     """Two worlds behind one fleet port, on one clock."""
 
     def __init__(self, left: HeldOutWorld, right: HeldOutWorld) -> None:
-        self._worlds = (left, right)
-        self.agents = {**left.agents, **right.agents}
+        super().__init__((left, right))
 
-    @property
-    def now_s(self) -> float:
-        return self._worlds[0].now_s
-
-    def policy(self, share: float) -> Policy:
-        jobs = tuple(world.held_out_policy(share).jobs[0] for world in self._worlds)
-        return replace(self._worlds[0].policy(), jobs=jobs)
+    def held_out_policy(self, share: float) -> Policy:
+        jobs = tuple(world.held_out_policy(share).jobs[0] for world in self.worlds)
+        return replace(self.worlds[0].policy(), jobs=jobs)
 
     def controlled(
         self, store: DatabaseStore, share: float, planners: Executor | None = None
     ) -> Controller:
-        return Controller(
-            self,
-            store,
-            self.policy(share),
-            interval_s=INTERVAL_S,
-            planners=planners,
-        )
-
-    def advance(self, seconds: float) -> None:
-        for world in self._worlds:
-            world.advance(seconds)
-
-    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
-        seen = [world.observe(now_s) for world in self._worlds]
-        return FleetState(
-            tuple(node for one in seen for node in one.nodes),
-            tuple(gpu for one in seen for gpu in one.gpus),
-        )
-
-    def take_reports(self) -> tuple[ArrivedReport, ...]:
-        return tuple(report for world in self._worlds for report in world.take_reports())
-
-    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
-        return await self._of(address).apply(address, command)
-
-    async def renew(
-        self, address: str, epoch: int, job: str, generation: int, ttl_s: float
-    ) -> tuple[Result, ...]:
-        return await self._of(address).renew(address, epoch, job, generation, ttl_s)
-
-    async def clear(
-        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
-    ) -> tuple[Result, ...]:
-        return await self._of(address).clear(address, epoch, job, uuids, reason)
-
-    def _of(self, address: str) -> HeldOutWorld:
-        return next(world for world in self._worlds if address in world.agents)
+        policy = self.held_out_policy(share)
+        return Controller(self, store, policy, interval_s=INTERVAL_S, planners=planners)

@@ -71,13 +71,6 @@ def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     assert made.energy_j - made.lower_bound_j == pytest.approx(above_j, rel=1e-6)
 
 
-@pytest.mark.parametrize("ratio", [0.96, 1.31])
-def test_a_model_that_does_not_explain_the_job_changes_nothing(ratio: float) -> None:
-    decision = planned(inputs(model_ratio=ratio))
-    assert decision.verdict == "default"
-    assert decision.topic == "explained"
-
-
 def applied(
     decision: Decision, slowdown: Figure, *, budget: float = 0.05, scale: float = 1.0
 ) -> tuple[PlanningInput, PlannerState]:
@@ -173,22 +166,6 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
         assert plan.deadline_s == pytest.approx(granted_s)
 
 
-def test_waiting_saves_at_least_as_much() -> None:
-    _, _, alone = draft(planned(inputs(slowdown=0.02)))
-    asked = inputs(slowdown=0.02)
-    peer_s = asked.job.measured.baseline.time_mean_s * 1.2
-    _, _, waiting = draft(planned(inputs(slowdown=0.02, peer_s=peer_s)))
-    assert waiting.saved_ratio > alone.saved_ratio
-
-
-def test_the_second_look_keeps_the_plan() -> None:
-    first = planned(inputs())
-    second = planned(inputs(), first.state)
-    assert first.verdict == "change"
-    assert second.verdict == "keep"
-    assert second.state.clocks == first.state.clocks
-
-
 def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
     held = planned(inputs(slowdown=0.01)).state
     held = replace(held, changed_s=WORLD.now_s - 1.0)
@@ -201,12 +178,6 @@ def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
     assert higher.state.clocks is not None
     assert held.clocks is not None
     assert all(a >= b for a, b in zip(higher.state.clocks, held.clocks, strict=True))
-
-
-def test_only_recommended_clocks_do_not_count_as_running() -> None:
-    recommended = decide(replace(inputs(), mode="recommend"), PlannerState(), ESTIMATOR, ANSWERS)
-    enforced = planned(inputs(), recommended.state)
-    assert enforced.verdict == "change"
 
 
 def test_a_question_is_asked_once_whatever_the_mode() -> None:
@@ -288,15 +259,6 @@ def test_the_aim_of_clocks_held_is_a_slowdown_and_no_time(ratio: float) -> None:
     assert before is not None
     assert after is not None
     assert after.deadline_s == pytest.approx(ratio * before.deadline_s, rel=1e-6)
-
-
-def test_clocks_outside_the_bounds_are_not_even_considered() -> None:
-    asked = inputs()
-    policy = replace(asked.job.policy, clocks=replace(asked.job.policy.clocks, min_mhz=1200))
-    costs = price(replace(asked.job, policy=policy), asked.view.gpus, ESTIMATOR, 0.0)
-    assert isinstance(costs, Costs)
-    assert {min(clocks) for clocks in costs.allowed_mhz} == {1200}
-    assert all(o.clock_mhz >= 1200 for options in costs.problem.options for o in options)
 
 
 def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> None:

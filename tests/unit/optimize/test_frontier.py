@@ -84,7 +84,7 @@ def test_proving_makes_no_point_worse(granularity: Granularity) -> None:
     asked = Solver(pipelines.profiled("simulated a40", microbatches=4), granularity)
     first = asked.points(5)
     last = first
-    for last in itertools.islice(asked.improved_points(first), 4):
+    for last in itertools.islice(asked.improved_points(first), 2):
         for point in first:
             within = [p for p in last if p.iteration_time_s <= point.iteration_time_s * (1 + 1e-9)]
             assert min(p.energy_j for p in within) <= point.energy_j

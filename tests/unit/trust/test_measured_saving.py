@@ -78,6 +78,7 @@ def covered(world: World, days: float, runs: int, seed: int) -> tuple[float, flo
     return energy / runs, time / runs, widest
 
 
+@NIGHTLY
 def test_after_a_day_intervals_hold_the_truth_and_are_within_a_point() -> None:
     energy, time, widest = covered(World(), 1.0, 200, seed=0)
     assert 0.91 <= energy <= 0.99
