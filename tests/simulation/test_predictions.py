@@ -29,7 +29,6 @@ from joulecut_wire.messages import GpuSnapshot
 
 PASSES = 200
 CLOCK_STEP_MHZ = 15
-CLOCK_STEP_MHZ = 15
 
 
 class MemoryPlant(Plant):
@@ -153,6 +152,28 @@ def test_measured_jobs_teach_and_no_name_is_kept(store: DatabaseStore) -> None:
         assert all(mhz < default_mhz and ratio < 1.0 for mhz, ratio in lower)
     learned(store, "one", 0.5)  # a restart: a job teaches once
     assert len(decoded(store.learnt(NAME))) == len(known)
+
+
+def test_what_a_job_taught_leaves_it_where_its_own_iterations_say_otherwise(
+    store: DatabaseStore,
+) -> None:
+    """By its profile nine tenths of the time follow the clock, in truth a half. Without the profile
+    nothing of that is known.
+    """
+    world = MemoryWorld("one", 0.5)
+    wrong = MemoryWorld("one", 0.9).true_profile()
+    controller = Controller(world, store, world.policy("enforce", profile=wrong))
+
+    def taught() -> list[float]:
+        return [one.shares.time for one in decoded(store.learnt(NAME))]
+
+    controller.run(40, until=taught)
+    assert taught() == pytest.approx([0.9, 0.9], abs=0.05)
+    controller.run(60, until=lambda: max(taught()) < 0.7)
+    assert taught() == pytest.approx([0.5, 0.5], abs=0.15)
+    controller.source.put(world.unprofiled(digest="2"))
+    controller.run(20, until=lambda: not taught())
+    assert not taught()
 
 
 def test_rows_of_the_version_before_teach_shares_and_no_voltage_curve(store: DatabaseStore) -> None:

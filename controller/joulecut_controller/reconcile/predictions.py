@@ -42,7 +42,8 @@ KEY = ("other jobs", "")  # of the fit among background tasks
 COUNTERS_WEIGHT = 0.2  # of the newest pass: a mean over some ten passes
 SEEN_MIN = 5  # passes before counters count
 BUSY_MIN = 0.05  # below it the job starts or stands still
-# Of the part of predicted slowdowns that comes true: known less well a job teaches nothing.
+# Of the part of predicted slowdowns that comes true: known less well a job without a profile
+# teaches nothing, and what is further off than this from what a job taught replaces it.
 SCALE_SD_MAX = 0.15
 # Samples of a job without a profile until it teaches, then twice as many each time, since each time
 # the forest is fitted again.
@@ -52,12 +53,15 @@ POSSIBLE_MAX = 16  # estimators that a band is made of
 
 @dataclass(slots=True)
 class _Job:
-    """A job at default clocks so far; `taught` names the measurement it has taught by."""
+    """A job at default clocks so far. `taught` names the measurement that it has taught by, `scale`
+    is the part of slowdowns in it that came true.
+    """
 
     shape: str
     counters: Counters
     seen: int = 0
-    taught: object = ""
+    taught: object = 0
+    scale: float = 1.0
     profile: Profile | None = None  # that `fingerprint` is of
     fingerprint: str = ""
     made: tuple[int, Prediction] | None = None  # by which model, and the prediction
@@ -107,12 +111,13 @@ class Predictions:
 
     def _keep(self, known: tuple[KnownJob, ...]) -> list[KnownJob]:
         """Stores the known jobs beside those that `joulecut study teach` stored since; returns
-        these.
+        these. What jobs seen here taught is known here, or true no longer.
         """
         taught: list[KnownJob] = []
         with contextlib.suppress(ValueError):  # a damaged record is reported by `begin`
             stored = decoded(self._store.learnt(NAME))
             mine = {one.workload for one in known}
+            mine |= {hashed(workload.partition("/")[0]) for workload in tuple(self._jobs)}
             taught = [one for one in stored if one.workload not in mine]
         self._store.keep_learnt(NAME, encoded([*taught, *known][-KNOWN_KEPT:]))
         return taught
@@ -166,7 +171,9 @@ class Predictions:
         now, known = counters_of(gpus, _mean(drawn_w)), self._jobs.get(job.workload)
         if now is not None:
             if known is None or known.shape != shape:
-                known = self._jobs[job.workload] = _Job(shape, now)
+                before = known or _Job(shape, now)
+                known = _Job(shape, now, taught=before.taught, scale=before.scale)
+                self._jobs[job.workload] = known
             known.counters, known.seen = _blended(known.counters, now), known.seen + 1
         if known is None or known.seen < SEEN_MIN:
             return None
@@ -175,29 +182,28 @@ class Predictions:
         return known
 
     def _learn_from(self, job: JobState, known: _Job) -> None:
-        """Its curve, once there is one: of its profile, or as measured at lower clocks."""
-        profile, scale = job.policy.profile, 1.0
+        """Its profile, or its curve as measured at lower clocks, with the part of slowdowns that
+        comes true. It replaces what the job taught before: of work that changed nothing is left.
+        """
+        profile, seen = job.policy.profile, job.measured.reference
+        sure = seen is not None and job.measured.lowest_mhz and seen.scale.sd <= SCALE_SD_MAX
+        # The estimator knows what operations have not in common, the reference the rest.
+        scale = seen.scale.mean if seen is not None and sure else known.scale
         if profile is not None:
             if profile is not known.profile:  # its fingerprint takes a millisecond
                 known.profile, known.fingerprint = profile, fingerprint(profile)
-            taught: object = known.fingerprint
+            basis: object = known.fingerprint
         else:
-            seen = job.measured.reference
-            if seen is None or not job.measured.lowest_mhz or seen.scale.sd > SCALE_SD_MAX:
+            samples = self._learner.learning_stats(job.workload).taken
+            basis = (samples // TAUGHT_FIRST).bit_length()  # 0 again where its work has changed
+            if basis and not sure:
                 return
-            # The estimator knows what operations have not in common, the reference the rest.
-            scale = seen.scale.mean
-            taken = self._learner.learning_stats(job.workload).taken // TAUGHT_FIRST
-            taught = taken.bit_length(), round(scale, 1)
-            profile = self._learner.measured(job.workload) if taught != known.taught else None
-        if taught == known.taught:
+        if basis == known.taught and (not basis or abs(scale - known.scale) <= SCALE_SD_MAX):
             return
-        known.taught = taught
-        if profile is None or not profile.options:
-            return
-        name = hashed(job.policy.name)
-        top_mhz = max(one.clock_mhz for each in profile.options.values() for one in each)
-        self._teach(name, tuple(_of_profile(name, profile, known.counters, top_mhz, scale)))
+        known.taught, known.scale = basis, scale
+        shown = profile or (self._learner.measured(job.workload) if basis else None)
+        name, counters = hashed(job.policy.name), known.counters
+        self._teach(name, tuple(_of_profile(name, shown, counters, scale)) if shown else ())
 
     def _predicted(self, job: JobState, known: _Job, view: View) -> Prediction | None:
         """None before its work at default clocks was measured."""
@@ -300,11 +306,13 @@ def _half(kind: Kind) -> str:
 
 
 def _of_profile(
-    name: str, profile: Profile, counters: Counters, top_mhz: float, scale: float
+    name: str, profile: Profile, counters: Counters, scale: float
 ) -> Iterable[KnownJob]:
     """Of each kind, all stages; from the clock that the job was seen at by default, since what is
     above it never runs. `scale` is the part of the profile's slowdowns that comes true.
     """
+    clocks = [one.clock_mhz for options in profile.options.values() for one in options]
+    top_mhz = max(clocks, default=0)
     default_mhz = counters.clock_ratio * top_mhz
     found: dict[str, list[tuple[float, float, float]]] = {}
     for (_, kind), options in profile.options.items():

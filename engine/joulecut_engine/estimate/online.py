@@ -260,7 +260,6 @@ class OnlineEstimator:
         """Drop everything about a workload."""
         self._start_over(workload)
         self._curves.pop(workload, None)
-        self._taken.pop(workload, None)
         self._errors.pop(workload, None)
         self._refused.pop(workload, None)
 
@@ -271,8 +270,8 @@ class OnlineEstimator:
         self._plausibility.forget(workload)
         for work, curve in self._curves.get(workload, {}).items():
             self._curves[workload][work] = Corrected(curve.swept)
-        self._waiting.pop(workload, None)
-        self._since_fit.pop(workload, None)
+        for counts in (self._waiting, self._since_fit, self._taken):
+            counts.pop(workload, None)
 
     def forget_gpu(self, workload: str, uuid: str) -> None:
         """Drop what was learnt of one GPU, which works at another pace from now on."""
@@ -383,8 +382,8 @@ class OnlineEstimator:
         for name in sorted(stored.keys() | self._fingerprints.keys()):
             if stored.get(name) != self._fingerprints.get(name):
                 self._start_over(name)
-                for counts in (self._taken, self._errors, self._refused):
-                    counts.pop(name, None)
+                self._errors.pop(name, None)
+                self._refused.pop(name, None)
         for name in self._curves:
             self._fit(name)
 

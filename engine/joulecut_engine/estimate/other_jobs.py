@@ -188,7 +188,10 @@ class OtherJobs:
     def __init__(
         self, known: Sequence[KnownJob], *, learns: bool = True, prior: Prior = PUBLIC
     ) -> None:
-        """With `learns` False the prior alone predicts, and its errors are kept all the same."""
+        """With `learns` False the prior alone predicts, and its errors are kept all the same. The
+        order of the jobs does not matter.
+        """
+        known = sorted(known, key=lambda one: (one.workload, one.counters.kind, one.counters.card))
         self._prior, self.predicts, self._weight = prior, PRIOR, np.zeros(2)
         self._forest: RandomForestRegressor | None = None
         self.known = len({one.workload for one in known})

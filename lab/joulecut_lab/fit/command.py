@@ -20,6 +20,9 @@ from joulecut_wire.quantity import Fault
 PROG = "joulecut fit"
 UNUSED = "1"  # in place of every unprobed time and energy
 CLOCK_MHZ_MAX = 10_000  # as in a profile
+KINDS = {"training": "backward"}  # of a layer's passes: two thirds of training are backward
+LAYER = {"card", "model", "sequence", "batch", "dtype", "pass", "stable"}
+LAYER |= {"clock_asked_mhz", "time_s", "energy_j"}
 PROBES_MAX = 1000  # clock tables have some hundred entries
 
 
@@ -31,7 +34,12 @@ def run(argv: list[str]) -> int:
 
     probes = options.probes
     sweep = _read(options.profile, probes)
-    others = [profiles.read(path, whole=False) for path in options.also]
+    others = [
+        profiles.of_rows(
+            _layers_as_stages(csv_file.lines(path, profiles.FILE_BYTES_MAX)), str(path), whole=False
+        )
+        for path in options.also
+    ]
     _check(options.profile, sweep, probes)
     fitted = fit(sweep, others, frozenset(probes), options.card)
     prices = given_prices(options)
@@ -59,7 +67,7 @@ def _parse(argv: list[str]) -> Namespace:
         action="extend",
         default=[],
         metavar="OTHER.csv",
-        help="sweeps of other work, of which all rows are used",
+        help="sweeps of other work, or of joulecut study layer; all rows are used",
     )
     parser.add_argument(
         "--card",
@@ -88,6 +96,27 @@ def _clocks(text: str) -> tuple[int, ...]:
         if probes.count(clock) > 1:
             raise Fault(f"{clock} MHz given twice", "each clock once")
     return probes
+
+
+def _layers_as_stages(rows: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a profile as they are; of a table of `joulecut study layer`, a stage for each layer.
+    Rows that had not settled, and those at the driver's own clock, are left out.
+    """
+    columns: list[str] = []
+    stages: dict[tuple[str, ...], int] = {}
+    for line, fields in rows:
+        first, columns = not columns, columns or fields
+        if not LAYER.issubset(columns) or len(fields) != len(columns):
+            yield line, fields
+            continue
+        one = dict(zip(columns, fields, strict=True))
+        if first:
+            yield line, ["stage", "instruction", "frequency", "time", "energy"]
+        elif one["stable"] == "yes" and one["clock_asked_mhz"] != "0":
+            layer = tuple(one[name] for name in ("card", "model", "sequence", "batch", "dtype"))
+            stage = str(stages.setdefault(layer, len(stages)))
+            kind = KINDS.get(one["pass"], one["pass"])
+            yield line, [stage, kind, one["clock_asked_mhz"], one["time_s"], one["energy_j"]]
 
 
 def _read(path: Path, probes: tuple[int, ...]) -> Profile:

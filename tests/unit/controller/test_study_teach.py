@@ -1,5 +1,6 @@
 """`joulecut study teach`: from a study of layers to the predictor of a controller."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,24 @@ def test_taught_layers_change_what_is_predicted_of_the_next_work(
     next_work = known[0].counters
     before, after = OtherJobs(()).shares(next_work), OtherJobs(known).shares(next_work)
     assert abs(after.time - 0.91) < 0.05 < abs(before.time - 0.91)
+
+
+def test_layers_teach_a_fit_of_other_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row for number in range(9) for row in layer(number, 0.60 + 0.01 * number)]
+    sweep = "\n".join(
+        f"0,backward,{row.clock_asked_mhz},{row.time_s},{row.energy_j}" for row in layer(9, 0.65)
+    )
+    profile = tmp_path / "profile.csv"
+    profile.write_text(f"stage,instruction,frequency,time,energy\n{sweep}\n")
+    true_w = {row.clock_asked_mhz: row.power_w for row in layer(9, 0.65)}
+    off = []
+    for also in ([], ["--also", table(tmp_path, rows)]):
+        assert dispatch(["fit", str(profile), "--probes", "1440,1080", *also, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["rows"]
+        off.append(max(abs(one["power_w"] / true_w[one["clock_mhz"]] - 1.0) for one in told))
+    assert off[1] < 0.5 * off[0]
 
 
 def test_what_the_store_knew_stays_and_nothing_teaches_twice(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_defa
 
 def test_the_same_jobs_give_the_same_numbers_and_each_predictor_is_judged() -> None:
     known = fleet(12)
-    one, two = OtherJobs(known), OtherJobs(known)
+    one, two = OtherJobs(known), OtherJobs(known[::-1])
     asked = job(0.4).counters
     assert (one.possible(asked) == two.possible(asked)).all()
     assert set(one.erred) == {"prior", "forest"}
