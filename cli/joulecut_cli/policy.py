@@ -6,13 +6,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_cli.controller_client import Controller, understood
 from joulecut_cli.money import add_price_flags, given_prices, prices_text
 from joulecut_cli.progress import Progress
 from joulecut_engine.money import (
+    USUAL_POWER_W,
+    USUAL_SAVED_RATIO,
+    Iteration,
     Prices,
+    usual_break_even,
+    worth,
 )
-from joulecut_wire.command import FINE, Parser
+from joulecut_wire.command import FINE, Parser, gone
 from joulecut_wire.errors import BadInput
 
 if TYPE_CHECKING:
@@ -26,9 +30,8 @@ GONE = {  # answered until 0.3
 }
 
 
-@understood
 def run(argv: list[str]) -> int:
-    """Raises BadInput where the file is wrong, Unavailable without a controller to ask."""
+    """Raises BadInput where the file is wrong."""
     if argv and argv[0] in GONE:
         raise BadInput(f"{PROG} {argv[0]}", "is gone", GONE[argv[0]])
     if not argv or argv[0] not in {*SUBCOMMANDS, "-h", "--help"}:
@@ -41,11 +44,7 @@ def _check(argv: list[str]) -> int:
     parser = Parser(f"{PROG} check", "Reads a policy file as the controller does.")
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--controller",
-        metavar="URL",
-        help="also name what bars enforcement there, and check the power budget of its GPUs",
-    )
+    gone(parser, "--controller", "joulecut status and joulecut doctor JOB, once it is in force")
     parser.add_argument(
         "--profiles",
         type=Path,
@@ -57,35 +56,25 @@ def _check(argv: list[str]) -> int:
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
     from joulecut_controller.policy.hourly import at_hour
-    from joulecut_controller.policy.preview import budget_check, hindrances, limit_warnings
     from joulecut_controller.sources.policy_file import load
 
-    controller = Controller(options.controller) if options.controller else None
     with Progress(f"checking {options.file.name}"):
         policy = load(options.file, profiles=options.profiles)
     series = (policy.cost.kwh_series, policy.cost.co2_series)
     if not any(one is not None and one.promql for one in series):  # a controller asks for those
         policy = at_hour(policy, time.time(), {})
-    board = controller.board() if controller else None
-    budget = budget_check(policy, board)
-    barred = hindrances(policy, board)
     prices = given_prices(options, policy.cost.prices())
     if options.json:
-        shown = as_json(policy) | {"power_budget": budget, "hindrances": barred}
+        shown = as_json(policy)
         shown["money"] = {"prices": asdict(prices), "warnings": limit_warnings(policy, prices)}
         print(json.dumps(shown, indent=2))
         return FINE
-    lines = [as_text(policy, prices)]
-    lines += [f"  ! {name}: not enforceable now: {why}" for name, why in barred.items()]
-    lines += [f"  power budget: {budget['text']}"] if budget else []
-    print("\n".join(lines))
+    print(as_text(policy, prices))
     return FINE
 
 
 def as_text(policy: "Policy", prices: Prices) -> str:
     """Every job in a few lines."""
-    from joulecut_controller.policy.preview import limit_warnings
-
     warnings = limit_warnings(policy, prices)
     count, found = len(policy.jobs), policy.found_jobs
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
@@ -126,6 +115,40 @@ def as_json(policy: "Policy") -> dict[str, Any]:
     for job, entry in zip(policy.jobs, shown["jobs"], strict=True):
         entry["outcome"] = outcome(job)
     return shown
+
+
+def limit_warnings(policy: "Policy", prices: Prices) -> dict[str, str]:
+    """Why limits lose money, by job; none where the site is short of watts."""
+    if policy.power_budget_w is not None:
+        return {}
+    usual, found = usual_break_even(prices), dict[str, str]()
+    for job in (one for one in policy.jobs if one.mode != "off"):
+        most = best_break_even(job, prices)
+        if job.slo.allowed_slowdown > (usual if most is None else most):
+            basis = (
+                f"about {100.0 * usual:.2f} % ({100.0 * USUAL_SAVED_RATIO:g} % saved of "
+                f"{USUAL_POWER_W:g} W)"
+                if most is None
+                else f"at most {100.0 * most:.2f} % (by its profile)"
+            )
+            found[job.name] = job.slo.loses_text(basis)
+    return found
+
+
+def best_break_even(job: "JobPolicy", prices: Prices) -> float | None:
+    """A bound on the break-even slowdown of any plan: every operation at its least effective cost,
+    in an iteration no longer than the work of the busiest stage. None without a profile.
+    """
+    if job.profile is None:
+        return None
+    busy_s, saved_j = dict[int, float](), 0.0
+    for (stage, _), options in job.profile.options.items():
+        fastest = min(options, key=lambda one: (one.time_s, one.energy_j))
+        costs = [one.effective_cost_j(job.blocking_power_w) for one in options]
+        saved_j += max(0.0, fastest.effective_cost_j(job.blocking_power_w) - min(costs))
+        busy_s[stage] = busy_s.get(stage, 0.0) + fastest.time_s
+    default = Iteration(max(busy_s.values()), saved_j)
+    return worth(default, Iteration(default.time_s, 0.0), len(busy_s), prices).break_even_slowdown
 
 
 def outcome(job: "JobPolicy") -> str:

@@ -3,9 +3,8 @@
 Unknown keys stop the controller: an operator who mistyped a bound must hear of it at once.
 """
 
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from joulecut_controller.election import leader_lock
@@ -20,7 +19,6 @@ from joulecut_controller.sources.agents import (
     ListedAgents,
     address,
 )
-from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_controller.sources.prometheus import KEYS as PROMETHEUS_WORDS
 from joulecut_controller.sources.prometheus import Access
 from joulecut_controller.sources.prometheus_rates import RateServer
@@ -69,7 +67,6 @@ class AgentKeys:
 
     file: str | None = key(_PATH, None)
     dns: AgentsByName | None = key(AgentsByName, None)
-    kubernetes: AgentsOfService | None = key(AgentsOfService, None)
     slurm: AgentsOfSlurm | None = key(AgentsOfSlurm, None)
 
 
@@ -244,13 +241,7 @@ def _source(
     if not encrypted:
         raise document.bad(path, "agents without encryption", "a section tls beside it")
     source: AgentSource = getattr(keys, given[0])
-    if not isinstance(source, AgentsOfService):
-        return source
-    api, host = source.api, os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    if not api[1] and not host:
-        raise document.bad(path, "key api is missing outside a pod", "api: HOST:PORT")
-    in_pod = (host, int(os.environ.get("KUBERNETES_SERVICE_PORT") or "443"))
-    return replace(source, api=api if api[1] else in_pod, account=base / source.account)
+    return source
 
 
 def _agents(

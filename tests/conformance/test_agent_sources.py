@@ -1,13 +1,11 @@
 """Every source of agents: addresses once each, in one form; failures are one line."""
 
 import os
-import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from found_agents import SERVICE, SliceApi, endpoint
 
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
@@ -17,7 +15,6 @@ from joulecut_controller.sources.agents import (
     FileOfAgents,
     ListedAgents,
 )
-from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 
 PORT = 9431
@@ -125,58 +122,13 @@ def test_a_source_that_is_away_is_unavailable(source: AgentSource) -> None:
     assert "\n" not in str(told.value)
 
 
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[SliceApi]:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not here (Debian package openssl)")
-    with SliceApi(tmp_path) as server:
-        yield server
+def test_a_host_of_two_address_families_is_one_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, "fd00::1"), (socket.AF_INET, "10.0.0.1")]
 
+    def answer(name: str, port: int, **_: object) -> list[object]:
+        return [(family, socket.SOCK_STREAM, 6, "", (host, port)) for family, host in found]
 
-def of_service(api: SliceApi) -> AgentsOfService:
-    return AgentsOfService(SERVICE, ("127.0.0.1", api.port), account=api.credentials)
-
-
-def test_endpoint_slices_of_several_pages(api: SliceApi) -> None:
-    api.add(endpoint("10.0.0.1", uid="a"), endpoint("10.0.0.2", uid="b"))
-    api.add(endpoint("10.0.0.3", uid="c"), port=9555)
-    assert of_service(api).addresses() == ("10.0.0.1:9431", "10.0.0.2:9431", "10.0.0.3:9555")
-    api.slices.pop()
-    assert of_service(api).addresses() == ("10.0.0.1:9431", "10.0.0.2:9431")
-
-
-def test_a_pod_of_two_address_families_is_one_agent(api: SliceApi) -> None:
-    api.add(endpoint("fd00::1", uid="a"), endpoint("fd00::2", uid="b"), family="IPv6")
-    api.add(endpoint("10.0.0.1", uid="a"))
-    assert of_service(api).addresses() == ("10.0.0.1:9431", "[fd00::2]:9431")
-
-
-def test_an_agent_that_is_not_ready_stays_and_one_that_ends_goes(api: SliceApi) -> None:
-    api.add(
-        endpoint("10.0.0.1", uid="a", ready=False),
-        endpoint("10.0.0.2", uid="b", terminating=True),
-    )
-    assert of_service(api).addresses() == ("10.0.0.1:9431",)
-
-
-@pytest.mark.parametrize(
-    ("status", "said"), [(403, "needs `list` on endpointslices"), (401, "token"), (500, "500")]
-)
-def test_an_api_server_that_refuses_is_one_line(api: SliceApi, status: int, said: str) -> None:
-    api.add(endpoint("10.0.0.1", uid="a"))
-    api.status = status
-    with pytest.raises(Unavailable, match=said) as told:
-        of_service(api).addresses()
-    assert "\n" not in str(told.value)
-
-
-def test_a_renewed_token_is_read_again(api: SliceApi) -> None:
-    api.add(endpoint("10.0.0.1", uid="a"))
-    source = of_service(api)
-    assert source.addresses()
-    api.token = "second"
-    api.write_token()
-    assert source.addresses()
-    shutil.rmtree(api.credentials)
-    with pytest.raises(Unavailable):
-        source.addresses()
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    assert AgentsByName("agents.example", PORT).addresses() == ("10.0.0.1:9431",)
+    found.pop()
+    assert AgentsByName("agents.example", PORT).addresses() == ("[fd00::1]:9431",)

@@ -15,7 +15,7 @@ from manifests import CHART, Object, chart, kustomized, one
 from joulecut_agent import config as agent_config
 from joulecut_agent.settings import Settings
 from joulecut_controller import config as controller_config
-from joulecut_controller.sources.endpoint_slices import AgentsOfService
+from joulecut_controller.sources.agents import AgentsByName
 from joulecut_wire.web_config import WebConfig
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -197,29 +197,22 @@ def test_the_controller_reads_what_the_chart_writes(tmp_path: Path) -> None:
     assert {str(path.parent) for path in settings.tls.paths} <= set(mounts)
 
 
-def test_without_a_list_the_controller_finds_the_agents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the service of this release, with the token and the permission that it needs."""
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+def test_without_a_list_the_controller_finds_the_agents(tmp_path: Path) -> None:
+    """By the name of their service, without a token for the API server."""
     objects = chart("controller", sets=("controller.agents=null",))
     source = controller_config.read(_controller_files(objects, tmp_path)).agents
-    assert isinstance(source, AgentsOfService)
-    service = one(objects, "Service", source.service)
-    assert source.port in {port["name"] for port in service["spec"]["ports"]}
+    assert isinstance(source, AgentsByName)
+    name, namespace, _ = source.name.split(".")
+    service = one(objects, "Service", name)
+    assert service["metadata"].get("namespace", namespace) == namespace
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"]
     pod = one(objects, "DaemonSet")["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    assert one(objects, "Role", "-controller")["rules"] == [
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list"]}
-    ]
-    (subject,) = one(objects, "RoleBinding", "-controller")["subjects"]
-    spec = one(objects, "Deployment")["spec"]["template"]["spec"]
-    assert subject["name"] == spec["serviceAccountName"]
-    (mount,) = (m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "token")
-    assert mount["mountPath"] == str(source.account)
-    listed = chart("controller")
-    assert not [o for o in listed if o["kind"] == "Role" and "controller" in o["metadata"]["name"]]
-    assert "serviceAccountToken" not in str(one(listed, "Deployment"))
+    containers = {each["name"]: each for each in pod["spec"]["containers"]}
+    assert source.port in {port["containerPort"] for port in containers["agent"]["ports"]}
+    assert not [o for o in objects if o["kind"] == "Role" and "controller" in o["metadata"]["name"]]
+    assert "serviceAccountToken" not in str(one(objects, "Deployment"))
 
 
 def test_profiles_come_from_a_volume(tmp_path: Path) -> None:

@@ -117,9 +117,7 @@ def test_the_agent_can_change_nothing_that_the_keeper_trusts(objects: list[Objec
 
 
 def test_who_speaks_to_the_api_server_and_for_what(objects: list[Object]) -> None:
-    """The withdrawal; and the agent where it was asked to, but not the keeper beside it. For a
-    controller that finds its agents see test_configurations.
-    """
+    """The withdrawal; and the agent where it was asked to, but not the keeper beside it."""
     for name, pod in pods(objects):
         assert pod["automountServiceAccountToken"] is name.endswith("-withdraw")
     asks = any(v["name"] == "token" for _, pod in pods(objects) for v in pod["volumes"])

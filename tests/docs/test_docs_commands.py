@@ -31,8 +31,6 @@ FOREVER = re.compile(
     r"^(joulecut-agent (run|keeper|restore)|joulecut-controller\b)"
     r"|^joulecut (demo|run)\b"
 )
-# It needs a controller.
-CHECKED_THERE = re.compile(r"^joulecut policy check .*--controller\b")
 LATE = re.compile(r"no controller answers .*nothing within \d+ s")
 QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
 # Programs of a cluster that is not here; what the commands name is looked for. tests/deploy renders
@@ -58,7 +56,7 @@ def _kind(command: Command) -> str:
     text = command.text.removeprefix(".venv/bin/")
     if command.page == QUICKSTART:
         return "quickstart"
-    if command.is_synopsis or FOREVER.match(text) or CHECKED_THERE.match(text):
+    if command.is_synopsis or FOREVER.match(text):
         return "flags"
     if text.startswith("joulecut selftest"):  # needs a card; its own tests have a fake one
         return "flags"

@@ -115,6 +115,7 @@ def test_the_same_for_programs(folder: Path) -> None:
         (("check", "."), "directory"),
         (("check", "policy.yaml", "--jsn"), "--jsn"),
         (("check", "broken.yaml"), 'broken.yaml:2: kind: "Polisy" is not known'),
+        (("check", "policy.yaml", "--controller", "http://x"), "--controller"),
         (("check", "policy.yaml", "--profiles", "nowhere"), "--profiles: no folder nowhere"),
         (("check", "unprofiled.yaml"), "jobs[0].pipeline.profile: "),
     ],

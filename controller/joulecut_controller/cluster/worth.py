@@ -4,8 +4,7 @@ from dataclasses import asdict, dataclass
 
 from joulecut_controller.answer import Json
 from joulecut_controller.board import JobBoard
-from joulecut_controller.policy.policy import Policy
-from joulecut_controller.policy.preview import limit_of, limit_text
+from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_engine.money import Iteration, Prices, Worth, least_cost, worth
 
 WITHIN = 1e-9  # relative: the last point of a frontier within a limit is at it
@@ -16,21 +15,21 @@ class JobWorth:
     """One job. `measured` is of hold-outs, else the newest plan's forecast counts. `least_cost` is
     the point of its frontier where energy and time cost least; None without a frontier.
 
-    `above` is the plan's break-even slowdown where its limit exceeds it, and the one of the plan at
-    the limit; None where the limit pays or the site is short of watts.
+    `above` is the plan's break-even slowdown where the job's target `slo` allows more, also more
+    than the plan at that limit; None where the limit pays or the site is short of watts.
     """
 
     plan: Worth
     measured: bool
     least_cost: Worth | None
     prices: Prices
-    limit: float
+    slo: Slo
     above: float | None
 
     @property
     def warning(self) -> str:
         """Both numbers; empty where the limit pays."""
-        return "" if self.above is None else limit_text(self.limit, f"{100.0 * self.above:.2f} %")
+        return "" if self.above is None else self.slo.loses_text(f"{100.0 * self.above:.2f} %")
 
 
 def job_worth(job: JobBoard, policy: Policy | None) -> JobWorth | None:
@@ -56,7 +55,8 @@ def job_worth(job: JobBoard, policy: Policy | None) -> JobWorth | None:
         found = worth(default, under, gpus, prices)
     if found is None:
         return None
-    limit, cheapest, at_limit = limit_of(job.view.policy.slo), None, found
+    slo, cheapest, at_limit = job.view.policy.slo, None, found
+    limit = slo.allowed_slowdown
     if job.frontier and forecast is not None:
         default = Iteration(forecast.baseline_time_s, forecast.baseline_energy_j)
         points = [Iteration(one.iteration_time_s, one.energy_j) for one in job.frontier]
@@ -65,10 +65,10 @@ def job_worth(job: JobBoard, policy: Policy | None) -> JobWorth | None:
         if within:
             at_limit = worth(default, within[-1], gpus, prices)
     short = policy is not None and policy.power_budget_w is not None
-    short = short or job.view.policy.slo.least_cost
+    short = short or slo.least_cost
     even = found.break_even_slowdown  # the plan's own, which stands beside the warning
     above = even if limit > max(at_limit.break_even_slowdown, even) and not short else None
-    return JobWorth(found, measured, cheapest, given.prices(), limit, above)
+    return JobWorth(found, measured, cheapest, given.prices(), slo, above)
 
 
 def worth_json(found: JobWorth | None) -> Json | None:

@@ -97,6 +97,19 @@ class Slo:
         deadline_s = self.deadline_s(self.statistic_s(mean_s, deviation_s))
         return deadline_s - self.beyond_mean_s(deviation_s)
 
+    @property
+    def allowed_slowdown(self) -> float:
+        """What it allows on purpose; 0 for a target below its tolerance."""
+        limit = self.max_slowdown
+        return 0.0 if limit is None or limit <= self.tolerance else limit
+
+    def loses_text(self, break_even: str) -> str:
+        """Why what it allows loses money."""
+        return (
+            f"max_slowdown {100.0 * self.allowed_slowdown:.3g} % is above the break-even of "
+            f"{break_even}: longer GPU time costs more than the energy saved"
+        )
+
     def budget(self, default_s: float) -> float:
         """Log slowdown that a mean may have over that of default clocks."""
         return math.log(max(1.0, self.mean_deadline_s(default_s, 0.0) / default_s))

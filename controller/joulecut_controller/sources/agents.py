@@ -86,7 +86,7 @@ class FileOfAgents:
 @dataclass(frozen=True, slots=True)
 class AgentsByName:
     """Every address of one DNS name, such as that of a headless Kubernetes service, which stands
-    for the pods that are ready.
+    for its pods. Where hosts have addresses of both families, those of IPv4 count.
     """
 
     name: str = key(WORD)
@@ -98,7 +98,9 @@ class AgentsByName:
             answers = socket.getaddrinfo(self.name, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise Unavailable(f"agents of {self.name}: {error.strerror or error}") from None
-        hosts = {str(answer[4][0]) for answer in answers}
+        families = {answer[0] for answer in answers}
+        family = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+        hosts = {str(answer[4][0]) for answer in answers if answer[0] == family}
         return checked([joined(host, self.port) for host in sorted(hosts)], self.name)
 
 

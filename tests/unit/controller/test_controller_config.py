@@ -12,7 +12,6 @@ from joulecut_controller.sources.agents import (
     AgentsOfSlurm,
     FileOfAgents,
 )
-from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_wire.errors import BadInput
 
 GOOD = """\
@@ -115,18 +114,10 @@ def found(source: str, tls: str = TLS) -> str:
     return re.sub("agents: .*\n", f"agents: {source}\n", GOOD) + tls
 
 
-def test_agents_are_found_in_each_documented_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
+def test_agents_are_found_in_each_documented_way(tmp_path: Path) -> None:
     for source, expected in {
         "{file: agents.txt}": FileOfAgents(tmp_path / "agents.txt", encrypted=True),
         "{dns: {name: agents.svc}}": AgentsByName("agents.svc", 9431),
-        "{kubernetes: {service: agents}}": AgentsOfService("agents", ("10.96.0.1", 443)),
-        "{kubernetes: {service: agents, namespace: n, port: p, api: h:1, account: d}}": (
-            AgentsOfService("agents", ("h", 1), "n", "p", tmp_path / "d")
-        ),
         "{slurm: {partition: gpu}}": AgentsOfSlurm(9431, "gpu"),
     }.items():
         assert read(write(tmp_path, found(source))).agents == expected
@@ -139,13 +130,12 @@ def test_agents_are_found_in_each_documented_way(
         (found("{file: x, dns: {name: x}}"), "2 sources; allowed: one of"),
         (found("{srv: {name: x}}"), "agents.srv: unknown key"),
         (found("{dns: {name: x}}", tls=""), "agents.dns: agents without encryption"),
-        (found("{kubernetes: {service: x}}"), "key api is missing outside a pod"),
+        (found("{kubernetes: {service: x}}"), "agents.kubernetes: unknown key; allowed: file, dns"),
     ],
 )
 def test_a_source_that_cannot_be_asked_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str
+    tmp_path: Path, text: str, expected: str
 ) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(BadInput, match=re.escape(expected)):
         read(write(tmp_path, text))
 

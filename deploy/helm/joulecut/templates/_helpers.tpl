@@ -133,8 +133,8 @@ httpGet: {path: {{ .path }}, port: {{ .port }}{{ if ne .scheme "HTTP" }}, scheme
 {{- end }}
 
 {{- define "joulecut.controllerConfig" -}}
-{{- $service := dict "service" (printf "%s-agent" (include "joulecut.fullname" .)) -}}
-{{- $own := dict "agents" (default (dict "kubernetes" $service) .Values.controller.agents) "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
+{{- $service := dict "name" (printf "%s-agent.%s.svc" (include "joulecut.fullname" .) .Release.Namespace) "port" (int .Values.agent.ports.grpc) -}}
+{{- $own := dict "agents" (default (dict "dns" $service) .Values.controller.agents) "policy" "policy.yaml" "store" "sqlite:////var/lib/joulecut/store.db" -}}
 {{- if .Values.controller.profilesVolume -}}
 {{- $_ := set $own "profiles" "/etc/joulecut-profiles" -}}
 {{- end -}}
