@@ -114,3 +114,4 @@ FLAG = Key({"type": "boolean"})
 WORD = Key({"type": ["string", "null"]}, lambda value: value or None)
 NUMBERS = Key({"type": "object", "additionalProperties": NUMBER.schema}, _numbers)  # by name
 OBJECT = Key({"type": "object"})
+INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate

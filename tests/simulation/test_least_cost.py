@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from worlds import Controller, World, few_points
 
+from joulecut_cli.report.record import changes_json
 from joulecut_controller.policy.policy import Cost, Policy, Series, Slo
-from joulecut_controller.savings.stored import read_report
+from joulecut_controller.savings.stored import read_prices
 from joulecut_controller.store.database import DatabaseStore
 
 LEAST = Slo(max_slowdown=0.0, given_as="least_cost", least_cost=True)
@@ -99,7 +100,6 @@ def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -
     assert target(controller) == pytest.approx(dear, rel=0.1)
     assert not controller.job.trips
     until_s = 1.8e9 + world.now_s
-    made = {"since_unix_s": begun_s - 1.0, "until_unix_s": until_s, "prices": cost, "known": {}}
-    told = read_report(store, job=world.job, **made)
-    assert "0.001 to 0.3" in told.prices.hour
-    assert any("EUR a kWh" in change.text for change in told.changes)
+    assert "0.001 to 0.3" in read_prices(store, cost, begun_s - 1.0, until_s).hour
+    told = changes_json(store.events(job=world.job), world.job, begun_s - 1.0)
+    assert any("EUR a kWh" in change["text"] for change in told)

@@ -93,8 +93,8 @@ def notes(report: Json) -> Iterator[str]:
         "clocks; ± is a 95 % interval."
     )
     yield (
-        "Saved: the measured ratio on energy spent under plans, in windows and between two "
-        "windows of one plan; nothing else is counted."
+        "Saved: the measured ratio on energy spent under plans: measured in windows, and assumed "
+        "alike between two windows of one plan; nothing else is counted."
     )
     factors = report["factors"]
     missing = [
@@ -164,7 +164,6 @@ def _energies(report: Json) -> list[str]:
         "JOB",
         "KWH SPENT",
         "KWH SAVED",
-        "IN WINDOWS",
         "AT THE WALL",
         "ENERGY",
         "GPU TIME",
@@ -177,7 +176,6 @@ def _energies(report: Json) -> list[str]:
             job["job"],
             energy(_spent_j(job)),
             spread(job["saved"]["kwh"]),
-            spread(job["saved"]["in_windows_j"], 1.0 / JOULES_PER_KWH),
             *_wall(job["wall"]),
             one_share(job["break_even_slowdown_ratio"], signed=True),
         )
@@ -187,8 +185,7 @@ def _energies(report: Json) -> list[str]:
 
 
 def _spent_j(job: Json) -> float | None:
-    spent = job["spent_under_plans"]
-    joules: float = spent["in_windows"]["energy_j"] + spent["between_windows"]["energy_j"]
+    joules: float = job["spent_under_plans"]["energy_j"]
     return joules if _measured(job) else None
 
 

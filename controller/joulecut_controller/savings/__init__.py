@@ -1,1 +1,1 @@
-"""What was saved, for people: reports from what trust has recorded in a store."""
+"""What was saved, of what trust has recorded in a store."""

@@ -5,9 +5,11 @@ busy longer. So a saving is carried to the wall with the time it cost. PUE is th
 over its computers (ISO/IEC 30134-2), CO2 location-based scope 2 of the GHG Protocol.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import Cost
+from joulecut_controller.savings.job_saving import JobSaving, total
 from joulecut_controller.trust.interval import Interval
 from joulecut_engine.money import JOULES_PER_KWH, SECONDS_PER_HOUR
 
@@ -63,3 +65,21 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:
         net_money=net,
         co2_kg=None if grams is None else energy.scaled(grams / 1000.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Several jobs together. None where nothing is known of any; `unknown` counts such jobs."""
+
+    jobs: int
+    unknown: int
+    saved_j: Interval | None
+    wall: Wall | None
+
+
+def sum_of(jobs: Collection[JobSaving], prices: Cost) -> Sum:
+    known = [one for one in jobs if one.saved_j and one.longer_gpu_s]
+    saved_j = total([one.saved_j for one in known if one.saved_j])
+    longer_gpu_s = total([one.longer_gpu_s for one in known if one.longer_gpu_s])
+    wall = at_the_wall(saved_j, longer_gpu_s, prices) if saved_j and longer_gpu_s else None
+    return Sum(len(jobs), len(jobs) - len(known), saved_j, wall)

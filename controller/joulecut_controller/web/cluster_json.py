@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from joulecut_controller import answer as a
-from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number
+from joulecut_controller.answer import INTERVAL, Answer, Json, Key, listed, maybe, number
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import Series
 from joulecut_controller.cluster.state import budget_ratio
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.savings.record import INTERVAL, WEEK
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, SUMMARY, work_by_gpu
 from joulecut_controller.web.job_json import STATE
 from joulecut_controller.web.links import Links
+from joulecut_controller.web.week import WEEK
 
 EVENTS_LISTED_MAX = 12
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from joulecut_controller import answer as a
-from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number, one_of
+from joulecut_controller.answer import INTERVAL, Answer, Json, Key, listed, maybe, number, one_of
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import job_faults
@@ -23,7 +23,6 @@ from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.orders import HoldKind
 from joulecut_controller.plan.record import MODE, PLAN
 from joulecut_controller.policy.policy import Mode, Policy
-from joulecut_controller.savings.record import INTERVAL
 from joulecut_controller.view import JobState, View
 from joulecut_controller.web.gpu_json import OF_JOB
 from joulecut_engine.graph.pipeline import Profile

@@ -7,15 +7,30 @@ for them.
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 
-from joulecut_controller.answer import Json
+from joulecut_controller import answer as a
+from joulecut_controller.answer import INTERVAL, Answer, Json, maybe
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
-from joulecut_controller.savings.record import WEEK
-from joulecut_controller.savings.stored import known_jobs, read_report
+from joulecut_controller.savings.stored import read_prices, read_savings
+from joulecut_controller.savings.wall import sum_of
+from joulecut_engine.money import JOULES_PER_KWH
 from joulecut_wire.errors import Unavailable
 
+_INTERVAL = maybe(INTERVAL)
+# Of all jobs, for the first screen. Money and CO2 are null without a price and an intensity.
+WEEK = Answer(
+    since_unix_s=a.NUMBER.given,
+    until_unix_s=a.NUMBER.given,
+    jobs=a.COUNT,
+    jobs_unknown=a.COUNT.at("unknown"),
+    saved_kwh=_INTERVAL.at(lambda made: made.saved_j and made.saved_j.scaled(1.0 / JOULES_PER_KWH)),
+    predicted_kwh=a.NUMBER.given,
+    energy_money=_INTERVAL.at(lambda made: made.wall and made.wall.energy_money),
+    co2_kg=_INTERVAL.at(lambda made: made.wall and made.wall.co2_kg),
+)
 WEEK_S = 7 * 86_400.0
 REFRESH_S = 300.0  # as often as a bucket of the history ends; a window lasts as long
 
@@ -39,21 +54,24 @@ class Week:
             self._making = asyncio.create_task(self._make(self._store, board))
 
     async def _make(self, store: Store, board: Board) -> None:
-        now_s = time.time()
-
-        def made() -> Json:
-            found = read_report(
-                store,
-                since_unix_s=now_s - WEEK_S,
-                until_unix_s=now_s,
-                prices=self._cost,
-                known=known_jobs(job.view.policy for job in board.jobs),
-            )
-            return WEEK.json(found)
-
         try:
-            self.newest = await asyncio.to_thread(made)
+            names = [job.view.policy.name for job in board.jobs]
+            self.newest = await asyncio.to_thread(_week, store, self._cost, names)
         except Unavailable:
             self.newest = None
         finally:
             self._made_s, self._making = time.monotonic(), None
+
+
+def _week(store: Store, cost: Cost, names: Sequence[str]) -> Json:
+    """Raises Unavailable."""
+    until_s = time.time()
+    since_s = until_s - WEEK_S
+    found, _ = read_savings(store, since_unix_s=since_s, until_unix_s=until_s, known=names)
+    prices = read_prices(store, cost, since_s, until_s)
+    return WEEK.json(
+        sum_of(found.values(), prices),
+        since_unix_s=since_s,
+        until_unix_s=until_s,
+        predicted_kwh=sum(one.predicted_j for one in found.values()) / JOULES_PER_KWH,
+    )

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import boards
 
+from joulecut_cli.report.stored import known_jobs
 from joulecut_controller.policy.policy import PodMatch, SlurmJobMatch, Verify
-from joulecut_controller.savings.stored import known_jobs
 
 
 def test_the_tenant_is_the_policys_word_or_what_its_entry_matches() -> None:

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.savings.report import Known, report
-from joulecut_controller.savings.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
-from joulecut_controller.savings.wall import at_the_wall
+from joulecut_controller.savings.job_saving import (
+    Spent,
+    job_saving,
+    longer_s,
+    plan_times,
+    saved_j,
+    total,
+)
+from joulecut_controller.savings.wall import at_the_wall, sum_of
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.window import MeasuredWindow
@@ -37,18 +43,16 @@ def window(
     )
 
 
-def plan_time(windows: list[MeasuredWindow]) -> PlanTime:
-    return plan_times(usable_windows(windows)).get(("a", ""), PlanTime())
+def plan_time(windows: list[MeasuredWindow]) -> Spent:
+    return plan_times(usable_windows(windows)).get(("a", ""), Spent())
 
 
 def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
     time = plan_time([window(0.0), window(1200.0, iterations=30)])
-    assert time.measured.energy_j == pytest.approx(90_000.0)
-    assert time.measured.time_s == pytest.approx(600.0)
-    # 900 s between: half at 0.2 iterations a second, half at 0.1
-    assert time.between.iterations == pytest.approx(450.0 * 0.2 + 450.0 * 0.1)
-    assert time.between.energy_j == pytest.approx(135_000.0)
-    assert time.all.time_s == pytest.approx(1500.0)
+    # 600 s in windows and 900 s between: half at 0.2 iterations a second, half at 0.1
+    assert time.time_s == pytest.approx(1500.0)
+    assert time.iterations == pytest.approx(90 + 450.0 * 0.2 + 450.0 * 0.1)
+    assert time.energy_j == pytest.approx(90_000.0 + 135_000.0)
 
 
 @pytest.mark.parametrize(
@@ -61,19 +65,18 @@ def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
     ],
 )
 def test_time_that_nobody_vouches_for_is_not_counted(later: MeasuredWindow) -> None:
-    assert plan_time([window(0.0), later]).between == Spent()
+    both = plan_times(usable_windows([window(0.0), later])).values()
+    assert sum(one.time_s for one in both) == 300.0 * (1 + (later.arm == "plan"))
 
 
 def test_a_hold_out_between_two_windows_is_no_time_under_a_plan() -> None:
     time = plan_time([window(0.0), window(400.0, arm="default"), window(800.0)])
-    assert time.between == Spent()
-    assert time.measured.time_s == pytest.approx(600.0)
+    assert time.time_s == pytest.approx(600.0)
 
 
 def test_no_second_is_counted_twice_where_a_clock_was_set_back() -> None:
     time = plan_time([window(0.0), window(100.0), window(200.0)])
-    assert time.measured.time_s == pytest.approx(500.0)
-    assert time.between == Spent()
+    assert time.time_s == pytest.approx(500.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans(), st.integers(1, 3)), max_size=30))
@@ -84,8 +87,8 @@ def test_time_under_plans_never_exceeds_the_time_there_was(
     time = plan_time(made)
     if made:
         span_s = max(w.ended_unix_s for w in made) - min(w.begun_unix_s for w in made)
-        assert -1e-6 <= time.all.time_s <= span_s + 1e-6
-        assert time.all.energy_j == pytest.approx(time.all.iterations * 1000.0)
+        assert -1e-6 <= time.time_s <= span_s + 1e-6
+        assert time.energy_j == pytest.approx(time.iterations * 1000.0)
 
 
 def test_a_ratio_is_of_what_default_clocks_would_have_taken() -> None:
@@ -149,39 +152,24 @@ def test_bounds_hold_both_measurements_at_their_worst() -> None:
     assert wall.net_money.low < wall.net_money.mid < wall.net_money.high
 
 
-def test_a_report_sums_jobs_by_tenant_and_names_what_is_not_known() -> None:
-    made = []
+def test_jobs_add_up_and_what_is_not_known_is_counted() -> None:
+    jobs = {}
     for job, saved in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
+        made = []
         for number in range(5 if job != "c" else 2):
             for place, arm in enumerate(("plan", "default", "plan")):
                 one = window(7200.0 * number + 400.0 * place, arm=arm)
                 energy_j = 1000.0 * (1.0 - saved) if arm == "plan" else 1000.0
                 made.append(replace(one, job=job, energy_j=energy_j))
-    found = report(
-        made,
-        since_unix_s=0.0,
-        until_unix_s=1e6,
-        prices=PRICES,
-        known={"a": Known("x", 0.05), "b": Known("x", 0.05), "d": Known("y", 0.0)},
-    )
-    by_name = {job.job: job for job in found.jobs}
-    assert list(by_name) == ["a", "b", "c", "d"]
-    a, b, d = by_name["a"], by_name["b"], by_name["d"]
-    assert b.saved_j is not None
+        jobs[job] = job_saving(made)
+    a, b, c = jobs.values()
     # twelve minutes of windows and the time between the last of one group and the next
-    assert a.saved_j.mid == pytest.approx(a.spent.all.energy_j * 0.25)
-    assert a.saved_in_windows_j.mid == pytest.approx(10 * 60 * 800.0 * 0.25)
-    x, y = (next(one for one in found.tenants if one.name == name) for name in "xy")
-    assert x.saved_j.mid == pytest.approx(a.saved_j.mid + b.saved_j.mid)
-    assert y.saved_j is None
-    assert (y.jobs, y.unknown) == (1, 1)
-    assert by_name["c"].saved_j is None
-    assert by_name["c"].uncounted_j > 0.0
-    assert "holdout: 5%" in d.saving.reason
-    assert found.total.unknown == 2
-
-
-def test_a_period_has_only_its_own_windows() -> None:
-    made = [window(0.0), window(10_000.0)]
-    found = report(made, since_unix_s=5000.0, until_unix_s=20_000.0, prices=Cost(), known={})
-    assert found.jobs[0].saving.windows_plan == 1
+    assert a.saved_j.mid == pytest.approx(a.spent.energy_j * 0.25)
+    assert a.spent.time_s > 10 * 300.0
+    both = sum_of([a, b, c, job_saving([])], PRICES)
+    assert both.saved_j.mid == pytest.approx(a.saved_j.mid + b.saved_j.mid)
+    assert both.wall.saved_kwh.mid == pytest.approx(PRICES.pue * both.saved_j.mid / 3.6e6)
+    assert (both.jobs, both.unknown) == (4, 2)
+    assert c.saved_j is None
+    assert c.uncounted_j > 0.0
+    assert sum_of([c], PRICES).saved_j is None

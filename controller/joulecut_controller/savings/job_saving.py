@@ -1,15 +1,17 @@
-"""Energy that a job spent under plans in a period, and the joules that a saved ratio means.
+"""What one job saved in a period: measured ratios, and the joules that they mean.
 
-Three parts stay separate: energy measured in windows; energy between two windows of one plan,
-assumed to be like them (one generation at both ends means that its clocks held in between); and
-everything else, which is not counted.
+Energy under plans counts where it was measured in windows, and between two windows of one plan,
+which is assumed to be like them: one generation at both ends means that its clocks held in between.
+Nothing else is counted.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.paired_difference import usable_windows
+from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.window import MeasuredWindow
 
 # Windows are taken around hold-outs, which at a share of 1 % may be eighteen hours apart. A plan
@@ -37,43 +39,65 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanTime:
-    """What was spent under plans of one shape and phase: `measured` in windows, `between` beside
-    them.
+class JobSaving:
+    """A job's shapes, the oldest first, and sums over those whose ratio is known; None where it is
+    known for none. `predicted_j` is what plans promised for the same energy, where they did.
     """
 
-    measured: Spent = Spent()
-    between: Spent = Spent()
+    shapes: tuple[Saving, ...] = ()
+    spent: Spent = Spent()
+    uncounted_j: float = 0.0  # spent under plans in shapes whose ratio is not known
+    saved_j: Interval | None = None
+    longer_gpu_s: Interval | None = None
 
     @property
-    def all(self) -> Spent:
-        return self.measured.plus(self.between)
+    def newest(self) -> Saving | None:
+        return max(self.shapes, key=lambda one: one.ended_unix_s, default=None)
 
-    def plus(self, other: "PlanTime") -> "PlanTime":
-        return PlanTime(self.measured.plus(other.measured), self.between.plus(other.between))
+    @property
+    def predicted_j(self) -> float:
+        ratio = self.newest.predicted_saved_ratio if self.newest and self.saved_j else None
+        return 0.0 if ratio is None or ratio >= 1.0 else self.spent.energy_j * ratio / (1.0 - ratio)
 
 
-def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], PlanTime]:
-    """By shape and phase, of windows as `usable_windows` gives them.
+def job_saving(windows: Iterable[MeasuredWindow]) -> JobSaving:
+    """Of one job's windows."""
+    given = tuple(windows)
+    shapes, times = by_shape(given), plan_times(usable_windows(given))
+    spent, uncounted_j = Spent(), 0.0
+    saved, longer = list[Interval](), list[Interval]()
+    for one in shapes:
+        time = times.get((one.shape, one.phase), Spent())
+        spent = spent.plus(time)
+        if one.saved_ratio is None or one.slowdown_ratio is None:
+            uncounted_j += time.energy_j
+            continue
+        saved.append(saved_j(one.saved_ratio, time))
+        longer.append(longer_s(one.slowdown_ratio, time).scaled(one.gpus))
+    return JobSaving(shapes, spent, uncounted_j, total(saved), total(longer))
+
+
+def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], Spent]:
+    """What was spent under plans by shape and phase, of windows as `usable_windows` gives them.
 
     Time between two windows of one plan counts where no window of another phase lies in it. A
     window that begins before the one before it has ended (a clock was set back) counts for the part
     that is left.
     """
-    times: dict[tuple[str, str], PlanTime] = {}
+    times: dict[tuple[str, str], Spent] = {}
     reached_s = -math.inf
     last: MeasuredWindow | None = None
     for window in windows:
         key = (window.shape, window.phase)
-        measured = between = Spent()
+        spent = times.get(key, Spent())
         span_s = window.ended_unix_s - window.begun_unix_s
         fresh = min(1.0, max(0.0, (window.ended_unix_s - reached_s) / span_s))
         if window.arm == "plan":
-            measured = _spent(window, fresh * span_s)
+            spent = spent.plus(_spent(window, fresh * span_s))
             gap_s = window.begun_unix_s - reached_s
             if last and _same(last, window) and 0.0 < gap_s <= BETWEEN_S_MAX:
-                between = _spent(last, gap_s / 2.0).plus(_spent(window, gap_s / 2.0))
-        times[key] = times.get(key, PlanTime()).plus(PlanTime(measured, between))
+                spent = spent.plus(_spent(last, gap_s / 2.0)).plus(_spent(window, gap_s / 2.0))
+        times[key] = spent
         if fresh > 0.0:
             reached_s = max(reached_s, window.ended_unix_s)
             last = window if window.arm == "plan" else None
