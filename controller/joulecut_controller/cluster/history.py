@@ -1,14 +1,14 @@
 """The last seven days of the cluster and of each job, as means of buckets of time.
 
 Two resolutions: COARSE buckets for seven days, one record of the store each, and FINE ones for the
-last hour, in memory only. Every series is a ring of fixed size, so neither uptime nor the number of
-jobs can fill memory or disk. Measured values only.
+last hour, in memory only. Every series has a fixed size, so neither uptime nor the number of jobs
+can fill memory or disk. Measured values only.
 """
 
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -21,11 +21,10 @@ from joulecut_controller.ports import Record, Store
 from joulecut_wire.errors import Unavailable
 
 TOPIC = "history"
-COARSE_S = 300.0  # seven days are 2,016 points; a chart has fewer pixels
+COARSE_S = 300.0  # seven days are 2,016 points, 60 kB of an answer
 COARSE_POINTS = 2_016
 FINE_S = 15.0  # three passes of the default interval
 FINE_POINTS = 240
-POINTS_MAX = 504  # of one answer: 20 minutes a point over seven days
 WRITERS_MAX = 16  # controllers that share the jobs: a record of each
 JOBS_MAX = 512  # with a history; 24 kB each
 RECORD_CHARACTERS_MAX = 60_000  # the store refuses records beyond 65,536
@@ -35,31 +34,6 @@ CLUSTER_FIELDS = ("power_w", "without_w", "controlled_gpus", "gpus")
 JOB_FIELDS = ("iteration_time_s", "energy_j", "power_w")
 
 Values = tuple[float, ...]  # NaN where unknown
-
-
-class Ring:
-    """Means of the newest `points` buckets; a bucket's place is its number modulo `points`."""
-
-    def __init__(self, points: int, fields: int) -> None:
-        self._numbers = np.full(points, -1)
-        self._values = np.full((points, fields), np.nan, np.float32)
-
-    def put(self, number: int, values: Sequence[float]) -> None:
-        """An older bucket never replaces a newer one."""
-        place = number % len(self._numbers)
-        if number >= self._numbers[place]:
-            self._numbers[place], self._values[place] = number, values
-
-    def at(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """A row for each bucket; NaN for one that is not kept."""
-        places = numbers % len(self._numbers)
-        kept = self._numbers[places] == numbers
-        return np.where(kept[:, None], self._values[places], np.nan)
-
-    @property
-    def newest(self) -> int:
-        """The number of the newest bucket; -1 without any."""
-        return int(self._numbers.max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +46,14 @@ class Series:
 
 
 class _Resolution:
-    """Rings of one bucket size, and the bucket that is being filled."""
+    """Rows of the newest `points` buckets of `step_s`, by job, and the bucket that is being filled.
+    A bucket's place in its rows is its number modulo `points`.
+    """
 
     def __init__(self, step_s: float, points: int) -> None:
         self.step_s, self.points = step_s, points
-        self.rings: dict[str, Ring] = {}  # by job; "" is the cluster
+        self.newest = -1  # the number of the newest bucket; -1 without any
+        self._rows: dict[str, NDArray[np.float32]] = {}  # "" is the cluster; NaN where unknown
         self._number = -1
         self._sums: dict[str, NDArray[np.float64]] = {}  # by job: of values, and how many are known
 
@@ -98,38 +75,33 @@ class _Resolution:
         return ended
 
     def put(self, number: int, values: Mapping[str, Values]) -> None:
-        for job, of_job in values.items():
-            ring = self.rings.get(job)
-            if ring is None:
-                self._forget(number)
-                if len(self.rings) > JOBS_MAX:
+        """Buckets older than the rows reach are left out, and so are jobs beyond JOBS_MAX."""
+        if number > self.newest:
+            begun = np.arange(max(self.newest, number - self.points), number) + 1
+            for rows in self._rows.values():
+                rows[begun % self.points] = np.nan
+            self.newest = number
+        for job, of_job in values.items() if number > self.newest - self.points else ():
+            if job not in self._rows:
+                if len(self._rows) > JOBS_MAX:
+                    self._rows = {k: v for k, v in self._rows.items() if not np.isnan(v).all()}
+                if len(self._rows) > JOBS_MAX:
                     continue
-                ring = self.rings[job] = Ring(self.points, len(of_job))
-            ring.put(number, of_job)
-
-    def _forget(self, number: int) -> None:
-        """Jobs whose newest bucket is older than the rings reach."""
-        gone = [job for job, ring in self.rings.items() if ring.newest <= number - self.points]
-        for job in gone:
-            del self.rings[job]
+                self._rows[job] = np.full((self.points, len(of_job)), np.nan, np.float32)
+            self._rows[job][number % self.points] = of_job
 
     def series(self, job: str, now_unix_s: float, span_s: float) -> Series:
         """The bucket that is being filled is not in it."""
         fields = JOB_FIELDS if job else CLUSTER_FIELDS
-        last = int(now_unix_s // self.step_s) - 1
+        last = int(now_unix_s // self.step_s)
         count = max(1, min(self.points, int(span_s / self.step_s)))
-        merged = math.ceil(count / POINTS_MAX)
-        step_s = merged * self.step_s
-        # Whole steps since the epoch, so that a point keeps its place from answer to answer.
-        steps = np.arange((last - count + 1) // merged + 1, last // merged + 1)
-        numbers = (steps[:, None] * merged + np.arange(merged)).ravel()
-        ring = self.rings.get(job) or Ring(1, len(fields))
-        values = ring.at(numbers).reshape(len(steps), merged, len(fields))
-        known = np.isfinite(values)
-        with np.errstate(invalid="ignore"):
-            means = np.where(known, values, 0.0).sum(1) / known.sum(1)
-        columns = dict(zip(fields, map(tuple, means.T.tolist()), strict=True))
-        return Series(step_s, tuple(((steps + 0.5) * step_s).tolist()), columns)
+        numbers = np.arange(last - count, last)
+        values = np.full((count, len(fields)), np.nan)
+        if job in self._rows:
+            kept = (numbers <= self.newest) & (numbers > self.newest - self.points)
+            values[kept] = self._rows[job][numbers[kept] % self.points]
+        columns = dict(zip(fields, map(tuple, values.T.tolist()), strict=True))
+        return Series(self.step_s, tuple(((numbers + 0.5) * self.step_s).tolist()), columns)
 
 
 class History:
@@ -150,10 +122,8 @@ class History:
         """
         if self._store is None:
             return
-        with self._lock:
-            ring = self._coarse.rings.get("")
-            newest = ring.newest if ring else -1
-        since_unix_s = max(now_unix_s - COARSE_S * COARSE_POINTS, newest * COARSE_S)
+        kept_s = COARSE_S * COARSE_POINTS
+        since_unix_s = max(now_unix_s - kept_s, self._coarse.newest * COARSE_S)
         try:
             kept = self._store.records(
                 TOPIC, since_unix_s=since_unix_s, limit=COARSE_POINTS * WRITERS_MAX

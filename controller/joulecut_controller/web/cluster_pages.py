@@ -105,7 +105,7 @@ class ClusterPages:
 
     @get(
         "history",
-        "means of the last hour (15 s each) or days (5 min or more)",
+        "means of the last hour (15 s each) or days (5 min each)",
         SERIES,
         {
             "job": (ANY, "of this job; without it of the cluster"),
