@@ -51,7 +51,7 @@ SERVICE = (
         "Jobs",
         {
             "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
-            "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
+            "doctor": Command("joulecut_cli.doctor:run", "what a job or this node lacks"),
             "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
             "resume": Command(
                 "joulecut_cli.orders:resume", "end a pause, or a node's release window"

@@ -1,7 +1,7 @@
 """`joulecut doctor [JOB]`: what is missing between a running job and enforced savings, in order.
 
 Each step needs the ones before it, so the first that fails is the one to mend; its line ends with
-the command or the line of the policy that does. Without a job an installation is examined.
+the command or the line of the policy that does. Without a job this node is examined.
 Exit status 0 where nothing is missing, else 1.
 """
 
@@ -18,6 +18,7 @@ from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import POWER_PROFILE
 
 SOURCES_PAGE = "docs/integrations.md"
+INSTALLED = Path("/etc/joulecut/agent.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +37,24 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "joulecut doctor",
         "What is missing between a running job and enforced savings, in order; without a JOB, "
-        "what is wrong with the installation of this machine. `joulecut explain` is about a plan.",
+        "what is wrong with this node. `joulecut explain` is about a plan, `status` about all.",
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help="as `joulecut status` names it")
     parser.add_argument(
-        "--config", metavar="FILE", type=Path, action="append", default=[],
-        help="of an agent or a controller; default: those in /etc/joulecut",
-    )  # fmt: skip
+        "--config", metavar="FILE", type=Path, help=f"of this node's agent; default {INSTALLED}"
+    )
     gone(parser, "--prometheus", "the targets page of Prometheus")
     add_controller_flags(parser)
     parser.set_defaults(controller=None)
     given = parser.parse_args(argv)
     controller = Controller(given.controller or DEFAULT_URL)
     if given.job is None:
+        if given.controller or not (given.config or INSTALLED.exists()):
+            allowed = "a JOB, or an agent's --config FILE; joulecut status shows a controller"
+            raise BadInput(parser.prog, "no job, and no agent here", allowed)
         from joulecut_cli import installation
 
-        wanted = installation.parts(given.config, given.controller)
-        steps = list(installation.examined(wanted))
+        steps = list(installation.examined(given.config or INSTALLED))
     elif given.config:
         raise BadInput(parser.prog, "--config with a JOB", "one of the two")
     else:
@@ -75,7 +77,7 @@ def examined(name: str, job: Json | None, board: Json) -> Iterator[Step]:
         return
     where = "no entry: found by its reports, " if job["found"] else ""
     yield Step("policy", True, f"{where}mode {job['mode']}, {_budget(job)}")
-    yield agents(board)
+    yield _agents(board)
     yield _reports(job, board)
     yield _placed(job)
     yield _controllable(job, board)
@@ -97,7 +99,7 @@ def _in_policy(name: str, board: Json) -> Step:
     return Step("policy", False, f"no such job; the policy has {', '.join(names) or 'none'}", mend)
 
 
-def agents(board: Json) -> Step:
+def _agents(board: Json) -> Step:
     """Whether every agent is connected."""
     lost = [node for node in board["nodes"] if not node["connected"]]
     if not board["nodes"]:

@@ -1,74 +1,26 @@
-"""What is wrong with an installation, without any job: what answers, and what it can do.
+"""What is wrong with a node, without any job: what answers there, and what it can do.
 
-A node is examined by its agent's configuration, a controller by its own or by its URL. Steps do not
-build on each other: each that fails names its own next step. What a daemon refuses at its start
-stands in its log, and what comes later is an alert: neither is examined again.
+Steps do not build on each other: each that fails names its own next step. What a daemon refuses at
+its start stands in its log, and what comes later is an alert: neither is examined again.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from joulecut_agent import config
 from joulecut_cli.agent_lease import agent_at
-from joulecut_cli.controller_client import Controller, Json
-from joulecut_cli.doctor import Step, agents
+from joulecut_cli.doctor import Step
 from joulecut_cli.figures import seconds
-from joulecut_wire import card_facts, document
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire import card_facts
+from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import NodeDescription
 
-INSTALLED = tuple(Path(f"/etc/joulecut/{name}.yaml") for name in ("agent", "controller"))
 DRIVER_MIN = 535  # older ones have neither both powers nor the reasons for lower clocks
 SELFTEST = "joulecut selftest --write --save FILE, then measured: FILE in its configuration"
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What is to be examined; None or empty: not that."""
-
-    agent: Path | None = None
-    controller: Path | None = None
-    url: str = ""
-
-
-def parts(configs: Sequence[Path], url: str | None) -> Parts:
-    """The kind of each configuration by its keys. Raises BadInput on one that is neither."""
-    given = list(configs) or [path for path in INSTALLED if path.exists()]
-    kinds: dict[str, Path] = {}
-    for path in given:
-        data = document.load(path).data
-        keys = set(data) if isinstance(data, dict) else set()
-        if not keys & {"device", "agents"}:
-            raise BadInput(str(path), "neither `device` nor `agents`", "an agent's, a controller's")
-        kind = "agent" if "device" in keys else "controller"
-        if kinds.setdefault(kind, path) != path:
-            raise BadInput("--config", f"{kinds[kind]} and {path} are of the same role", "one each")
-    if not (kinds or url):
-        allowed = "--config FILE, --controller URL, or a JOB"
-        raise BadInput("joulecut doctor", "nothing is installed here", allowed)
-    return Parts(kinds.get("agent"), kinds.get("controller"), url or "")
-
-
-def examined(wanted: Parts) -> Iterator[Step]:
-    """Raises BadInput on a configuration that no agent or controller would start with."""
-    url = wanted.url
-    if wanted.agent is not None:
-        yield from _node(wanted.agent)
-    if wanted.controller is not None and not url:
-        from joulecut_controller import config
-
-        found = config.read(wanted.controller)
-        url = f"http://{found.http[0]}:{found.http[1]}"
-    if url:
-        yield from _controller(url)
-
-
-# -- a node --------------------------------------------------------------------------------------
-
-
-def _node(path: Path) -> Iterator[Step]:
-    from joulecut_agent import config
-
+def examined(path: Path) -> Iterator[Step]:
+    """By the agent's configuration. Raises BadInput on one that no agent would start with."""
     found = config.load(path)
     yield _keeper(found.keeper_mode)
     if found.device == "nvml":
@@ -159,44 +111,3 @@ def _clocks(about: NodeDescription, drifts: dict[str, str]) -> Step:
         f"{len(fixed)} of {len(about.gpus)} GPUs may not be set: GPU {first.index}: {first.reason}"
     )
     return Step("control", False, found, mend if is_locked else "systemctl status joulecut-keeper")
-
-
-# -- a controller --------------------------------------------------------------------------------
-
-
-def _controller(url: str) -> Iterator[Step]:
-    controller = Controller(url)
-    try:
-        board = controller.board()
-    except Unavailable as error:
-        yield Step("controller", False, str(error), "systemctl status joulecut-controller")
-        return
-    yield Step("controller", True, f"answers at {controller.url}, mode {board['mode']}")
-    ahead_s = controller.skew_s
-    found = f"{seconds(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} the controller's"
-    yield Step(
-        "clock", not ahead_s, found if ahead_s else "as the controller's", "chronyc tracking"
-    )
-    yield agents(board)
-    shared = [node for node in board["nodes"] if node.get("is_shared")]
-    if shared:
-        found = f"{shared[0]['node']} has another one, with a store of its own"
-        yield Step("controllers", False, found, "docs/runbook.md#joulecuttwocontrollers")
-    yield _matched(board)
-    yield _rated(board)
-
-
-def _matched(board: Json) -> Step:
-    empty = [job["name"] for job in board["jobs"] if not job["gpus"] and not job["found"]]
-    if not empty:
-        return Step("policy", True, f"{len(board['jobs'])} jobs have GPUs")
-    found = f"{empty[0]} matches no GPU" + (f", nor do {len(empty) - 1} more" if empty[1:] else "")
-    mend = f"its match in {board['policy']['source'] or 'the policy'}; joulecut status lists GPUs"
-    return Step("policy", False, found, mend)
-
-
-def _rated(board: Json) -> Step:
-    silent = [job["name"] for job in board["jobs"] if job["gpus"] and job["report_age_s"] is None]
-    if not silent:
-        return Step("rates", True, "every job with GPUs reports")
-    return Step("rates", False, f"{silent[0]} has no rate", f"joulecut doctor {silent[0]}")
