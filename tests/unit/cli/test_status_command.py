@@ -5,7 +5,9 @@ import json
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -117,6 +119,15 @@ def test_something_else_on_the_port_is_named(status: int, body: bytes, said: str
     done = _asked_of(status, body, "status")
     assert done.returncode == 1
     assert said in one_line(done)
+
+
+def test_a_clock_that_is_ahead_of_the_controllers_is_named(
+    served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = formatdate(time.time() - 600.0, usegmt=True)
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda *_: late)
+    done = _asked_of(200, served.get("/api/v1/brief").body, "status")
+    assert "The clock of this machine is 10 min ahead of the controller's clock" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("explain", "a"), ("doctor", "a")])
