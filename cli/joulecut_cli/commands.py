@@ -56,9 +56,6 @@ SERVICE = (
             "resume": Command(
                 "joulecut_cli.orders:resume", "end a pause, or a node's release window"
             ),
-            "profile": Command(
-                "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
-            ),
             "run": Command(
                 "joulecut_cli.run:run", "a training command that reports its iterations", ""
             ),

@@ -88,11 +88,6 @@ class Controller:
         raw = self._asked(f"/api/v1/jobs/{quoted(name)}", ORDER_TIMEOUT_S, bad=(404,))
         return self._of_this_version(self._parsed(raw), {"name", "holds", "decision", "gpus"})
 
-    def measurements(self, name: str) -> Json:
-        """Times and energies measured of a job. Raises BadInput if the policy has no such job."""
-        raw = self._asked(f"/api/v1/jobs/{quoted(name)}/measurements", TIMEOUT_S, bad=(404,))
-        return self._of_this_version(self._parsed(raw), {"name", "measured", "pipeline", "profile"})
-
     def order(self, path: str, **words: str | bool) -> Json:
         """Send a command and return its outcome.
 

@@ -21,6 +21,7 @@ GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus 
 GONE = {  # answered until 0.3
     "clear": "joulecut restore --direct --agents NODE --all",
     "completion": "joulecut --help, and joulecut COMMAND --help",
+    "profile": "a sweep of your own for joulecut fit; the controller keeps what jobs showed",
 }
 HELP = {"-h", "--help", "help"}
 VERSION = {"-V", "--version"}

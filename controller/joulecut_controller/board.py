@@ -22,7 +22,6 @@ from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
-from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.log_line import Level
 from joulecut_wire.messages import IterationTiming
 
@@ -72,7 +71,6 @@ class JobBoard:
     account: Account = field(default_factory=Account)
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
-    measured_profile: Profile | None = None  # of a job that began without one: where it ran
     learnt: Learnt = Learnt()  # its predictors; without a profile, the first recommendation
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day

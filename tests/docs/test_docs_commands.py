@@ -37,7 +37,7 @@ QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
 # and judges everything that they would install.
 ELSEWHERE = ("docker", "helm", "kubectl", "pip", "ssh", "systemctl")
 ONLINE = (
-    "audit", "doctor", "explain", "pause", "profile", "recommend",
+    "audit", "doctor", "explain", "pause", "recommend",
     "release", "report", "restore", "resume", "status",
 )  # fmt: skip
 FAKE = "tests/fake_nvml/control.py"

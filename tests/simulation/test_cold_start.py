@@ -56,10 +56,6 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     else:
         possible = 0.6 * common(world.plant, BUDGET).saved_ratio
     assert saved(world) >= possible, controller.job.sentence
-    if detailed:  # joulecut profile
-        measured = controller.job.measured_profile.options
-        assert {stage for stage, _ in measured} == set(range(world.stages))
-        assert all(len(options) >= 2 for options in measured.values())
     slow = windows(world)
     assert max(slow) <= BUDGET + 0.005
     late = [slowdown > BUDGET + 0.001 for slowdown in slow]

@@ -40,7 +40,6 @@ from joulecut_controller.reconcile.power_budget import UNMEASURED_RATIO
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
-from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.money import Iteration, Prices, least_cost
 
 PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
@@ -412,13 +411,6 @@ class JobController:
             self._power_ratio = min(max(ratio, 1.0 / POWER_RATIO_MAX), POWER_RATIO_MAX)
         return Draw(uuids, share_w, mean_w, needs_w)
 
-    def _measured_profile(self, job: JobState) -> Profile | None:
-        """Measured times and energies of a job whose profile was predicted; None for other jobs."""
-        profile = job.policy.profile
-        if profile is None or not profile.predicted:
-            return None
-        return self._services.learner.measured(job.workload)
-
     def board(self, picture: Picture) -> JobBoard:
         """The job as its last step left it."""
         services, windows = self._services, self._services.default_windows
@@ -442,7 +434,6 @@ class JobController:
             frontier=() if evaluates else self._frontier(picture.observation.job),
             predict_error_time_ratio=self._errors.time_ratio,
             predict_error_power_ratio=self._errors.power_ratio,
-            measured_profile=self._measured_profile(view),
             rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,

@@ -28,7 +28,7 @@ from joulecut_controller.web.board_cache import Newest, render
 from joulecut_controller.web.board_json import BOARD, BRIEF, EVENT, EVENT_WITH_DETAIL, brief_json
 from joulecut_controller.web.cluster_pages import ClusterPages
 from joulecut_controller.web.commands import CommandChannel, Commands
-from joulecut_controller.web.job_json import JOB, MEASUREMENTS
+from joulecut_controller.web.job_json import JOB
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.middleware import Guard
 from joulecut_controller.web.publisher import Publisher
@@ -148,15 +148,6 @@ class Pages:
         if timeline is None:
             raise HTTPException(404, f"job {name} has no plan with operations yet")
         return json_response(timeline)
-
-    @get(
-        "jobs/{name}/measurements",
-        "windows measured on a job without a profile",
-        MEASUREMENTS,
-        errors=(404, 503),
-    )
-    async def measurements(self, request: Request) -> Response:
-        return json_response(MEASUREMENTS.json(_job_of(self.now(), request.path_params["name"])))
 
     @get(
         "events",

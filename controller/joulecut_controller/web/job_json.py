@@ -25,7 +25,6 @@ from joulecut_controller.plan.record import MODE, PLAN
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.view import JobState, View
 from joulecut_controller.web.gpu_json import OF_JOB
-from joulecut_engine.graph.pipeline import Profile
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
@@ -239,33 +238,6 @@ JOB = Answer(
     advisable=maybe(ADVISABLE),
     holdout=maybe(HOLDOUT),
     saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving),
-)
-
-_OPTION = Answer(stage=a.COUNT, kind=a.TEXT, clock_mhz=a.COUNT, time_s=a.NUMBER, energy_j=a.NUMBER)
-
-
-def _options(made: Profile) -> list[dict[str, object]]:
-    return [
-        {
-            "stage": stage,
-            "kind": kind,
-            "clock_mhz": one.clock_mhz,
-            "time_s": one.time_s,
-            "energy_j": one.energy_j,
-        }
-        for (stage, kind), options in made.options.items()
-        for one in options
-    ]
-
-
-# `measured` is null for a job with a profile of its own, and before anything is predicted of it.
-# One option is an operation at a clock that it ran at.
-MEASUREMENTS = Answer(
-    "Measurements",
-    **{key: JOB.keys[key] for key in ("name", "mode", "profile", "pipeline")},
-    **{key: JOB.keys[key] for key in ("complaint", "sentence")},
-    blocking_power_w=a.NUMBER.at("view.policy.blocking_power_w"),
-    measured=maybe(Answer(options=Key(listed(_OPTION).schema).at(_options))).at("measured_profile"),
 )
 
 
