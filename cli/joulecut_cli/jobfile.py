@@ -11,7 +11,9 @@ Read strictly: a key that is not known may be one that matters. docs/commands.md
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from joulecut_cli import graphfile
 from joulecut_cli.granularity import Asked
+from joulecut_cli.graphfile import GraphFile
 from joulecut_cli.jobkeys import (
     MEMBERS_MAX,
     Costs,
@@ -22,9 +24,7 @@ from joulecut_cli.jobkeys import (
     must_be_bounded,
     read_pipeline,
 )
-from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
-from joulecut_controller.sources.graph_file import GraphFile
 from joulecut_engine.graph import Circular, build
 from joulecut_engine.graph.build import deadlock
 from joulecut_engine.graph.clock_option import ClockOption
@@ -144,7 +144,7 @@ def _limits(keys: JobKeys | GraphJobKeys) -> tuple[Jitter | None, ChangeLimits |
 def _explicit(document: Document, path: Path) -> JobFile:
     """A job whose graph is a file; it needs a profile only where costs refer to one."""
     keys: GraphJobKeys = read_section(document, GraphJobKeys, document.data)
-    graph = graph_file.read(path.parent / keys.graph)
+    graph = graphfile.read(path.parent / keys.graph)
     power_w, profile = keys.blocking_power_w, Profile({})
     if keys.profile:
         profile = _profile(document, path, keys)

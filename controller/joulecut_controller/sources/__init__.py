@@ -1,1 +1,1 @@
-"""Readers of input files: policy, stage profile, graph. A fault is one line."""
+"""Readers of input files: policy, stage profile, prices. A fault is one line."""
