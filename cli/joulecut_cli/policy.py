@@ -84,11 +84,8 @@ def as_text(policy: "Policy", prices: Prices) -> str:
         lines.append(f"  {job.name}: {job.mode}")
         lines += [] if off or job.is_order else [f"    target  {_target(job.slo, prices)}"]
         lines.append(f"    GPUs    {_gpus(job)}")
-        lines += [] if off else [f"    clocks  {_clocks(job)}"]
         lines += [] if off or fixed else [f"    work    {_work(job)}"]
         lines.append(f"    so      {outcome(job)}")
-        if job.verify.holdout and not off:
-            lines.append(f"    saving  {_holdout(job)}")
         if job.warning:
             lines.append(f"  ! {job.name}: {job.warning}")
         if warning := warnings.get(job.name):
@@ -170,15 +167,6 @@ def outcome(job: "JobPolicy") -> str:
     return done if recommends else "clocks are set under leases"
 
 
-def _holdout(job: "JobPolicy") -> str:
-    """How the saving is measured, or why it is not."""
-    text = f"measured in {job.verify.window_s:g} s windows at default clocks"
-    if job.mode == "enforce" and job.pipeline is not None:
-        return f"{text}, {job.verify.holdout * 100:.3g}% of the time"
-    why = f"mode {job.mode}" if job.mode != "enforce" else "no pipeline"
-    return f"{text}, once clocks are set ({why}: no windows)"
-
-
 def _target(slo: "Slo", prices: Prices) -> str:
     if slo.least_cost:
         bound = "" if slo.bound is None else f", at most {slo.bound * 100:.6g}% slower"
@@ -207,13 +195,6 @@ def _gpus(job: "JobPolicy") -> str:
     names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]
     shown = names if len(names) <= 8 else [*names[:4], "...", names[-1]]
     return f"{len(names)} ({' '.join(shown)}); {said}"
-
-
-def _clocks(job: "JobPolicy") -> str:
-    if job.fixed:
-        return f"at most {job.fixed}, fixed"
-    floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no minimum"
-    return f"granularity {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
 
 
 def _work(job: "JobPolicy") -> str:

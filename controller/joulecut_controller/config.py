@@ -19,7 +19,6 @@ from joulecut_controller.sources.agents import (
     ListedAgents,
     address,
 )
-from joulecut_controller.sources.prometheus import KEYS as PROMETHEUS_WORDS
 from joulecut_controller.sources.prometheus import Access
 from joulecut_controller.sources.prometheus_rates import RateServer
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -200,8 +199,7 @@ def settings_of(document: Document, base: Path) -> Config:
 def _prometheus(document: Document, keys: PrometheusKeys, base: Path) -> RateServer:
     files = (keys.bearer_token_file, keys.password_file, keys.ca, keys.cert, keys.secret)
     token, password, ca, cert, secret = (base / name if name else None for name in files)
-    access = Access(token, keys.username, password, ca, cert, secret, PROMETHEUS_WORDS)
-    server = RateServer(keys.url, access)
+    server = RateServer(keys.url, Access(token, keys.username, password, ca, cert, secret))
     try:
         server.connect()
     except BadInput as error:

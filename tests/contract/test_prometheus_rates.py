@@ -15,7 +15,7 @@ from running_prometheus import prometheus_in
 from joulecut_controller.policy.policy import JobPolicy, Slo
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.ports import RateSample
-from joulecut_controller.sources.prometheus import KEYS, Access, Prometheus
+from joulecut_controller.sources.prometheus import Access, Prometheus
 from joulecut_controller.sources.prometheus_rates import PrometheusRates, RateServer
 from joulecut_wire.errors import Unavailable
 
@@ -84,7 +84,7 @@ def test_a_rate_is_one_sample_per_range_and_all_else_one_line(
         f"scrape_configs: [{{job_name: a, static_configs: [{{targets: ['{exporter}']}}]}}]\n"
     )
     with prometheus_in(tmp_path) as url:
-        rates = PrometheusRates(RateServer(url, Access(words=KEYS)), time.monotonic)
+        rates = PrometheusRates(RateServer(url, Access()), time.monotonic)
         jobs = [_job(name, promql) for name, promql in QUERIES.items()]
         samples, faults = asyncio.run(_asked(rates, jobs, 3))
     assert {one.job for one in samples} == {"steps"}
@@ -100,7 +100,7 @@ def test_a_rate_is_one_sample_per_range_and_all_else_one_line(
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:9"])
 def test_no_prometheus_is_one_line(url: str) -> None:
-    server = RateServer(url, Access(words=KEYS)) if url else None
+    server = RateServer(url, Access()) if url else None
     rates = PrometheusRates(server, time.monotonic)
     samples, faults = asyncio.run(_asked(rates, [_job("a", "rate(x[10s])")], 0))
     assert not samples
@@ -156,7 +156,7 @@ def test_a_hostile_answer_is_one_line(name: str, hostile: str) -> None:
 
 
 def test_hostile_answers_are_faults_of_their_job_and_hold_up_no_other(hostile: str) -> None:
-    rates = PrometheusRates(RateServer(f"{hostile}/nested", Access(words=KEYS)), time.monotonic)
+    rates = PrometheusRates(RateServer(f"{hostile}/nested", Access()), time.monotonic)
     jobs = [_job(f"job {n}", "up") for n in range(6)]
     samples, faults = asyncio.run(_asked(rates, jobs, 0))
     assert not samples

@@ -39,7 +39,7 @@ from joulecut_controller.ports import Event, Record
 from joulecut_controller.service_context import ServiceContext
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.policy_file import PolicyFile
-from joulecut_controller.sources.prometheus import KEYS, Access, Prometheus
+from joulecut_controller.sources.prometheus import Access, Prometheus
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.term import lead_term, wait_for_leadership
 from joulecut_controller.view import BUDGET_JOB
@@ -342,7 +342,7 @@ class HostilePrometheus:
         self._world, self.answer = world, "right"
 
     def connect(self) -> Prometheus:
-        client = Prometheus("http://127.0.0.1:9", Access(words=KEYS), timeout_s=5.0)
+        client = Prometheus("http://127.0.0.1:9", Access(), timeout_s=5.0)
         client._server = self
         return client
 

@@ -22,6 +22,8 @@ TIMEOUT_S = 120.0  # Prometheus's own default limit for a query
 ANSWER_BYTES_MAX = 256 << 20  # chunks are chosen far below
 
 RATE_BYTES_MAX = 1 << 20  # of the answer to an instant query: one value is expected
+NAME = "Prometheus"  # where a fault is, in messages
+CREDENTIALS = "give a file with a bearer token, or a user name and a file with the password"
 ALLOWED = "http://HOST:PORT[/PREFIX] or https://..., for example http://127.0.0.1:9090"
 
 
@@ -41,30 +43,6 @@ class _Matrix(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """How messages name what the operator gave: flags of a command, or keys of a file."""
-
-    address: str
-    credentials: str
-    ca: str
-    cert: str
-
-
-FLAGS = Words(
-    "--prometheus",
-    "--bearer-token-file FILE, or --username NAME with --password-file FILE",
-    "--ca",
-    "--cert",
-)
-KEYS = Words(
-    "prometheus.url",
-    "prometheus.bearer_token_file, or username with password_file",
-    "prometheus.ca",
-    "prometheus.cert",
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Access:
     """Credentials. Raises BadInput for files that cannot be read."""
 
@@ -74,7 +52,6 @@ class Access:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
-    words: Words = FLAGS
 
     def headers(self) -> dict[str, str]:
         if self.bearer_token is not None:
@@ -91,17 +68,14 @@ class Access:
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
-            raise BadInput(
-                f"{self.words.ca} {self.ca}", http_client.why(error), "a file of PEM certificates"
-            ) from None
+            allowed = "a file of PEM certificates"
+            raise BadInput(str(self.ca), http_client.why(error), allowed) from None
         if self.cert is not None:
             try:
                 context.load_cert_chain(self.cert, self.key)
             except (OSError, ssl.SSLError) as error:
-                where = f"{self.words.cert} {self.cert}"
-                raise BadInput(
-                    where, http_client.why(error), "a PEM certificate and its key"
-                ) from None
+                allowed = "a PEM certificate and its key"
+                raise BadInput(str(self.cert), http_client.why(error), allowed) from None
         return context
 
 
@@ -109,10 +83,8 @@ class Prometheus:
     """One server by its URL. Raises BadInput for a URL that cannot be one."""
 
     def __init__(self, url: str, access: Access, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._words, self._timeout_s = access.words, timeout_s
-        self.url = http_client.checked_url(
-            access.words.address, url, "a Prometheus", ALLOWED, prefix=True
-        )
+        self._timeout_s = timeout_s
+        self.url = http_client.checked_url(NAME, url, "a Prometheus", ALLOWED, prefix=True)
         self._headers = access.headers()
         if (
             self._headers
@@ -120,7 +92,7 @@ class Prometheus:
             and not is_loopback(urllib.parse.urlsplit(self.url).hostname or "")
         ):
             what = f"{self.url} would receive a secret without encryption"
-            raise BadInput(self._words.address, what, "https://, or an address of this machine")
+            raise BadInput(NAME, what, "https://, or an address of this machine")
         # All public certificates take 40 ms to read, and a job's rate is asked for again and again.
         given = self.url.startswith("https://") or access.ca is not None or access.cert is not None
         self._server = http_client.server_of(self.url, access.context() if given else None)
@@ -185,7 +157,7 @@ class Prometheus:
         status = answer.status
         if status in {401, 403}:
             said = "requires authentication" if status == 401 else "denies access"
-            return Unavailable(f"{self.url} {said}: {self._words.credentials}")
+            return Unavailable(f"{self.url} {said}: {CREDENTIALS}")
         if 300 <= status < 400:
             where = answer.headers.get("Location", "somewhere else")
             return Unavailable(f"{self.url} redirects to {where}: give that URL")
@@ -199,7 +171,7 @@ class Prometheus:
         if isinstance(error, ssl.SSLCertVerificationError):
             return Unavailable(
                 f"the certificate of {self.url} cannot be verified "
-                f"({error.verify_message}): give its CA certificate with {self._words.ca} FILE"
+                f"({error.verify_message}): give the file of its CA certificate"
             )
         return Unavailable(
             f"no Prometheus answers at {self.url} ({http_client.why(error)}): check that it runs, "
@@ -217,8 +189,7 @@ class Prometheus:
 
     def _not_prometheus(self, why: str) -> Unavailable:
         return Unavailable(
-            f"{self.url} is not a Prometheus: {why}; "
-            f"{self._words.address} takes the address of its web page"
+            f"{self.url} is not a Prometheus: {why}; give the address of its web page"
         )
 
 

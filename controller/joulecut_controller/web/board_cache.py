@@ -1,8 +1,7 @@
 """Encoded boards: each is encoded once per pass, whatever the number of readers.
 
-The board of a large fleet is ten megabytes. Encoding it on request would hold up every other
-response for half a second, so a thread encodes it in pieces; until it is done, readers get the
-board of the previous pass.
+The board of a large fleet is ten megabytes. Making it on request would hold up every other response
+for half a second, so a thread does; until it is done, readers get the board of the previous pass.
 """
 
 import asyncio
@@ -10,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
+
 from joulecut_controller.board import Board
 from joulecut_controller.web.board_json import gpus_in_order, shell_json
 from joulecut_controller.web.job_json import job_json
-from joulecut_controller.web.responses import encode, joined
+from joulecut_controller.web.responses import encode
 
 T = TypeVar("T")
 
@@ -65,15 +66,11 @@ class Rendered:
 
 
 def render(board: Board) -> Rendered:
-    """Encodes a board in small pieces: other threads run between any two."""
+    """A job is encoded once for both."""
     jobs = {
         job.view.policy.name: encode(job_json(job, board.view, policy=board.policy))
         for job in board.jobs
     }
-    gpus = [encode(gpu) for gpu in gpus_in_order(board)]
-    rows = {"gpus": joined(gpus), "jobs": joined(jobs.values())}
-    whole = b",".join(
-        encode(key) + b":" + (rows[key] if key in rows else encode(value))
-        for key, value in shell_json(board).items()
-    )
-    return Rendered(board, b"{" + whole + b"}", jobs)
+    gpus = gpus_in_order(board)
+    whole = shell_json(board) | {"gpus": gpus, "jobs": [msgspec.Raw(one) for one in jobs.values()]}
+    return Rendered(board, encode(whole), jobs)

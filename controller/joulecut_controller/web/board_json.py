@@ -6,7 +6,7 @@ any size: many GPUs are counted alone.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from joulecut_controller import answer as a
@@ -26,15 +26,14 @@ EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
 def board_json(board: Board) -> Json:
     """The whole board, without the operations of plans, which have their own address."""
     return shell_json(board) | {
-        "gpus": list(gpus_in_order(board)),
+        "gpus": gpus_in_order(board),
         "jobs": [job_json(job, board.view, policy=board.policy) for job in board.jobs],
     }
 
 
-def gpus_in_order(board: Board) -> Iterator[Json]:
-    """Every GPU, one at a time."""
+def gpus_in_order(board: Board) -> list[Json]:
     work = work_by_gpu(board)
-    return (gpu_json(gpu, work.get(gpu.uuid)) for gpu in in_order(board.view.gpus))
+    return [gpu_json(gpu, work.get(gpu.uuid)) for gpu in in_order(board.view.gpus)]
 
 
 def _detail(text: str) -> Any:
