@@ -23,7 +23,8 @@ ANSWER_BYTES_MAX = 256 << 20  # chunks are chosen far below
 
 RATE_BYTES_MAX = 1 << 20  # of the answer to an instant query: one value is expected
 NAME = "Prometheus"  # where a fault is, in messages
-CREDENTIALS = "give a file with a bearer token, or a user name and a file with the password"
+# As flags of a command, without dashes as keys of a configuration.
+CREDENTIALS = "give --bearer-token-file FILE, or --username NAME with --password-file FILE"
 ALLOWED = "http://HOST:PORT[/PREFIX] or https://..., for example http://127.0.0.1:9090"
 
 
