@@ -19,6 +19,7 @@ from joulecut_controller.cluster.summary import part_of, parts_of
 from joulecut_controller.election.claims import Claims, Wish
 from joulecut_controller.election.epoch import confirmed_epoch
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.fleet.gpu_owners import EQUAL_S
 from joulecut_controller.log import NAME, EventLog, log
 from joulecut_controller.policy.policy import Policy
@@ -248,6 +249,7 @@ async def _begin(
         prices=prices.asked,
         reports=tuple(ready.newest.values()),
         adopt=context.fleet.owners.adopt,
+        power_table=PowerTable(context.store) if group else None,
     )
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it

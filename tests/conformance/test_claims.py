@@ -40,7 +40,7 @@ class Member:
     claims: Claims | None = None
     barred: frozenset[str] = frozenset()
 
-    def check(self, jobs: frozenset[str], *, alone: bool = False) -> None:
+    def check(self, jobs: frozenset[str]) -> None:
         """What a process does once a second."""
         table = ClaimTable(self.store)
         if self.claims is None:
@@ -52,7 +52,7 @@ class Member:
                 self.claims = Claims(group.epoch, group)
             return
         assert self.lock.check()
-        wish = Wish(jobs, frozenset(self.claims.given), alone, self.barred)
+        wish = Wish(jobs, frozenset(self.claims.given), self.barred)
         group = table.share(self.lock.number, wish)
         self.claims.follow(group)
         self.claims.given |= set(self.claims.leaving)
@@ -74,7 +74,6 @@ class Group:
     database: Database
     jobs: frozenset[str]
     members: list[Member] = field(default_factory=list)
-    alone: bool = False
 
     def join(self, user: str = "joulecut") -> Member:
         url = self.database.url.replace("//joulecut@", f"//{user}@")
@@ -92,7 +91,7 @@ class Group:
     def settle(self, rounds: int = ROUNDS) -> None:
         for _ in range(rounds):
             for member in self.members:
-                member.check(self.jobs, alone=self.alone)
+                member.check(self.jobs)
                 self.judge()
 
     def judge(self) -> None:
@@ -219,24 +218,6 @@ def test_two_that_take_at_the_same_moment_take_no_job_twice(group: Group) -> Non
             group.kill(member)
 
 
-def test_where_jobs_cannot_be_shared_the_leader_has_all(group: Group) -> None:
-    first, second = group.join(), group.join()
-    group.settle()
-    assert group.shares == [4, 3]
-    group.alone = True
-    group.settle()
-    assert (len(first.jobs), len(second.jobs)) == (7, 0)
-    assert first.claims
-    assert first.claims.whole
-    group.kill(first)
-    group.settle()
-    assert (second.claims and second.claims.whole, group.shares) == (True, [7])
-    group.alone = False
-    group.join()
-    group.settle()
-    assert group.shares == [4, 3]
-
-
 def test_a_job_leaves_a_controller_that_does_not_reach_its_agents(group: Group) -> None:
     first, second = group.join(), group.join()
     group.settle()
@@ -297,7 +278,7 @@ def test_whatever_happens_no_job_has_two_controllers(group: Group, seed: int) ->
     draw = random.Random(seed)
     group.join()
     for _ in range(40):
-        what = draw.choice(("check", "check", "check", "join", "kill", "jobs", "alone"))
+        what = draw.choice(("check", "check", "check", "join", "kill", "jobs"))
         if what == "join" and len(group.members) < 5:
             group.join()
         elif what == "kill" and len(group.members) > 1:
@@ -306,12 +287,9 @@ def test_whatever_happens_no_job_has_two_controllers(group: Group, seed: int) ->
             assert group.epoch >= before
         elif what == "jobs":
             group.jobs = frozenset(f"job {n}" for n in draw.sample(range(9), draw.randint(0, 9)))
-        elif what == "alone":
-            group.alone = draw.random() < 0.3
         else:
-            draw.choice(group.members).check(group.jobs, alone=group.alone)
+            draw.choice(group.members).check(group.jobs)
         group.judge()
-    group.alone = False
     group.settle(2 * ROUNDS)
     held = set().union(*(member.jobs for member in group.members))
     assert held == group.jobs

@@ -6,20 +6,27 @@ claims.
 import asyncio
 import math
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import pytest
 from enforced import enforcing
-from sharing import Sharing, drawn
-from worlds import Controller, World, studied
+from sharing import OVER_RATIO, Sharing, at_default, drawn
+from sqlalchemy import Connection, select
+from worlds import Controller, World, few_points, studied
 
 from joulecut_controller.election.claims import Claims, Group, divided
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.election.reach import LOST_S
 from joulecut_controller.orders import Order
 from joulecut_controller.ports import ArrivedReport, FleetState
+from joulecut_controller.power.limits import RAMP_S
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.store.schema import POWER
+from joulecut_controller.view import BUDGET_JOB
+from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import Command, Result
 
 SILENT = (Result("", accepted=False, reason="no answer"),)
@@ -62,6 +69,8 @@ class Seat:
         return tuple(one for one in taken if one.report.uuid not in hidden)
 
     def _reaches(self, address: str, job: str) -> bool:
+        if job == BUDGET_JOB and isinstance(self.world, Sharing):  # a limit of that job's GPUs
+            job = next(one.job for one in self.world.worlds if address in one.agents)
         self.told += (job,) if address not in self.lost else ()
         return address not in self.lost
 
@@ -94,12 +103,12 @@ class Table:
     holder: int = 0
     leader: int = 1
     live: set[int] = field(default_factory=set)
-    shared: bool = True
+    barred: int = 0  # the controller that is not to have it
     members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
 
     def group(self, number: int) -> Group:
         holders, live = {self.world.job: self.holder}, frozenset(self.live)
-        wanted = divided(holders, live if self.shared else {self.leader})
+        wanted = divided(holders, live, {(self.barred, self.world.job)})
         return Group(
             number,
             self.store.epoch(),
@@ -107,7 +116,6 @@ class Table:
             live,
             holders,
             wanted,
-            alone=not self.shared,
             holds=len(self.store.records("hold")),
         )
 
@@ -186,7 +194,7 @@ def table(store: DatabaseStore) -> Table:
 def test_a_job_is_handed_over_within_a_lease(table: Table) -> None:
     world, clocks = table.world, table.world.clocks_mhz()
     changes, begun = len(world.history), table.store.epoch()
-    table.leader, table.shared = 2, False  # the second has to hold all
+    table.barred = 1
     table.run(20, 1, 2)
     assert table.holder == 2
     assert world.clocks_mhz() == clocks
@@ -196,7 +204,7 @@ def test_a_job_is_handed_over_within_a_lease(table: Table) -> None:
     leases = [lease for agent in world.agents.values() for lease, _ in agent.leases.values()]
     assert {lease.epoch for lease in leases} == {begun}, "its holder stopped first"
     # Both live on; a command of either carries the epoch of the group.
-    table.leader = 1
+    table.barred = 2
     changes = len(world.history)
     table.run(20, 1, 2)
     assert (table.holder, world.clocks_mhz()) == (1, clocks)
@@ -237,6 +245,22 @@ def test_an_order_to_the_other_controller_releases_the_job(table: Table) -> None
 
 
 @dataclass
+class _Session:
+    """The store for one controller: whose session has ended writes nothing."""
+
+    split: "Split"
+    number: int
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        if self.number not in self.split.live:
+            raise Unavailable("the session has ended")
+        return self.split.store.writing()
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        return self.split.store.reading()
+
+
+@dataclass
 class Split:
     """Two controllers, and two jobs on agents of their own: every reading of the claims and every
     command, with who may send it.
@@ -248,12 +272,16 @@ class Split:
     live: set[int] = field(default_factory=lambda: {1, 2})
     barred: set[tuple[int, str]] = field(default_factory=set)
     reporting: dict[int, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    budget_w: float | None = None
+    kept_from: set[tuple[int, str]] = field(default_factory=set)  # jobs that one is not to have
     members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
+    stays_w: list[float] = field(default_factory=list)  # limits that outlive leases, every second
+    drawn_w: list[float] = field(default_factory=list)
     default_s: dict[str, int] = field(default_factory=dict)  # longest, of each job
     masters: list[str] = field(default_factory=list)  # commands of any but the holder
 
     def __post_init__(self) -> None:
-        policy = replace(self.world.policy(0.0, 0.05), power_budget_w=None)
+        policy = replace(self.world.policy(0.0, 0.05), power_budget_w=self.budget_w)
         for number in sorted(self.live):
             claims = Claims(self.store.next_epoch(0), self.group(number))
 
@@ -272,12 +300,15 @@ class Split:
                 claims=claims,
                 epoch_above=epoch_above,
             )
-            made = Controller(self.world, self.store, policy, claims=claims, fleet=fleet)
+            made = Controller(
+                self.world, self.store, policy, claims=claims, fleet=fleet, frontier=few_points,
+                power_table=PowerTable(_Session(self, number)),
+            )  # fmt: skip
             self.members[number] = made, claims, seat
 
     def group(self, number: int) -> Group:
         leader, live = min(self.live), frozenset(self.live)
-        wanted = divided(self.holders, live, self.barred)
+        wanted = divided(self.holders, live, self.barred | self.kept_from)
         others = (one for of, one in self.reporting.items() if of in live - {number})
         return Group(
             number,
@@ -324,6 +355,8 @@ class Split:
                     await studied()
                     self.masters += [one for one in seat.told if before.get(one) != number]
                     seat.told.clear()
+                self.stays_w.append(sum(world.stays_w() for world in self.world.worlds))
+                self.drawn_w.append(sum(world.power_w() for world in self.world.worlds))
                 for world in self.world.worlds:
                     count = at_default[world.job] + 1 if world.at_default() else 0
                     at_default[world.job] = count
@@ -413,3 +446,76 @@ def test_a_controller_without_the_database_commands_nothing_it_reaches_alone(spl
     split.members[1][2].told.append("job-0")
     split.run(1)
     assert split.masters == ["job-0"], "one command more would be found"
+
+
+@pytest.fixture
+def budgeted(store: DatabaseStore) -> Split:
+    """Two controllers under one power budget of three quarters of what both jobs would draw."""
+    world = drawn(0, 2)
+    budget_w = 0.75 * sum(at_default(one).power_w for one in world.worlds)
+    made = Split(world, store, {"job-0": 1, "job-1": 2}, budget_w=budget_w)
+    made.run(30)
+    made.masters.clear()  # before a job is seen the leader sets the limits of its GPUs
+    made.run(90)
+    return made
+
+
+def within(split: Split, budget_w: float, seconds: int) -> None:
+    """Limits within the budget in each of the last seconds, and used at their end. A job may draw
+    more than its own, by what its clocks draw on average.
+    """
+    assert max(split.stays_w[-seconds:]) <= budget_w
+    assert max(split.drawn_w[-seconds:]) <= (1.0 + OVER_RATIO) * budget_w
+    assert min(split.stays_w[-5:]) >= 0.95 * budget_w, "used, not wasted"
+
+
+def test_one_leader_divides_a_power_budget_and_each_controller_sets_its_limits(
+    budgeted: Split,
+) -> None:
+    budget_w = budgeted.budget_w or 0.0
+    within(budgeted, budget_w, 110)
+    assert not any(world.at_default() for world in budgeted.world.worlds)
+    # The leader is gone: limits stay, and the other goes on with all of them.
+    budgeted.live.discard(1)
+    budgeted.run(60)
+    assert set(budgeted.holders.values()) == {2}
+    within(budgeted, budget_w, 60)
+    assert not budgeted.masters
+
+
+def test_no_share_of_a_power_budget_counts_twice_whatever_moves(budgeted: Split) -> None:
+    """Jobs change hands, the budget moves, a controller is gone and its job with it."""
+    budget_w = budgeted.budget_w or 0.0
+
+    def moves(ratio: float) -> None:
+        for controller, _, _ in budgeted.members.values():
+            policy = controller.reconciler.policy_read
+            newer_w = ratio * budget_w
+            controller.source.put(replace(policy, power_budget_w=newer_w, digest=str(ratio)))
+
+    budgeted.kept_from = {(2, "job-1"), (1, "job-0")}  # they change hands
+    budgeted.run(30)
+    assert budgeted.holders == {"job-0": 2, "job-1": 1}
+    within(budgeted, budget_w, 30)
+    moves(1.1)
+    budgeted.run(40)
+    within(budgeted, 1.1 * budget_w, 40)
+    moves(0.9)
+    budgeted.run(40)
+    within(budgeted, 0.9 * budget_w, 20)
+    budgeted.live.discard(2)  # not the leader
+    budgeted.run(60)
+    assert set(budgeted.holders.values()) == {1}
+    within(budgeted, 0.9 * budget_w, 60)
+    assert not budgeted.masters
+
+
+def test_limits_of_another_controller_go_back_after_the_budget(budgeted: Split) -> None:
+    for controller, _, _ in budgeted.members.values():
+        policy = controller.reconciler.policy_read
+        controller.source.put(replace(policy, power_budget_w=None, digest="none"))
+    budgeted.run(round(RAMP_S) + 10)
+    agents = budgeted.world.agents.values()
+    assert not any(agent.kept for agent in agents)
+    with budgeted.store.reading() as connection:
+        assert not connection.execute(select(POWER)).all()

@@ -15,6 +15,7 @@ from at_once import AtOnce, studied
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.election.claims import Claims
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Prepare
@@ -238,10 +239,14 @@ class World:
         """What counts against a budget: the limits that stay when leases end, or the power drawn
         where that is more.
         """
+        return max(self.stays_w(), self.power_w())
+
+    def stays_w(self) -> float:
+        """The limits in force that stay when leases end."""
         limits_w = self.limits_w()
         for agent in self.agents.values():
             limits_w |= {u: agent.kept[u] for u in agent.uuids if agent.stands_above(u)}
-        return max(sum(limits_w.values()), self.power_w())
+        return sum(limits_w.values())
 
     def power_w(self) -> float:
         """What all GPUs draw now."""
@@ -586,8 +591,9 @@ class Controller:
         reports: Sequence[ArrivedReport] = (),
         claims: Claims | None = None,
         fleet: Fleet | None = None,
+        power_table: PowerTable | None = None,
     ) -> None:
-        """`claims` and `fleet` are those of one of several controllers."""
+        """`claims`, `fleet` and `power_table` are those of one of several controllers."""
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
         if claims is None:
@@ -610,6 +616,7 @@ class Controller:
             unready=unready,
             rates=rates,
             reports=reports,
+            power_table=power_table,
         )
         self.boards: list[Board] = []
 

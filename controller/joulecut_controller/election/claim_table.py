@@ -80,14 +80,11 @@ def _shared(
             if new := sorted(wish.jobs - holders.keys()):
                 connection.execute(CLAIMS.insert(), [{"job": job, "holder": 0} for job in new])
             holders |= dict.fromkeys(new, 0)
-            _count(connection, counters, "alone", int(wish.alone))
-    alone = bool(counters.get("alone"))
-    candidates = () if before else {leader} & live if alone else live
     if wish:
         _note(connection, live, number, {*wish.reporting, *((job, "") for job in wish.barred)})
     reach = [tuple(row) for row in connection.execute(select(REACH))]
     barred = frozenset((of, name) for of, name, gpu in reach if not gpu)
-    wanted = divided(holders, candidates, barred)
+    wanted = divided(holders, () if before else live, barred)
     moved = dict[str, int]()
     if wish:
         for job, holder in holders.items():
@@ -111,7 +108,6 @@ def _shared(
         live,
         holders | moved,
         wanted,
-        alone,
         connection.execute(newest).scalar_one() or 0,
         barred,
         frozenset((job, gpu) for of, job, gpu in reach if gpu and of in live - {number}),

@@ -61,9 +61,9 @@ class Group:
     """The controllers of one store, as the database showed them at one moment to number `number`.
 
     `leader` is the number of the one with the leader lock, `holders` are those of the jobs, and
-    `wanted` who is to have each. `alone`: the leader has to hold all. `holds` is the number of the
-    newest record of a hold. `barred` are jobs and agents with a controller that does not reach
-    them; `reporting` are jobs that agents of others hear of, each with a GPU.
+    `wanted` who is to have each. `holds` is the number of the newest record of a hold. `barred` are
+    jobs and agents with a controller that does not reach them; `reporting` are jobs that agents of
+    others hear of, each with a GPU.
     """
 
     number: int
@@ -72,7 +72,6 @@ class Group:
     live: frozenset[int]
     holders: Mapping[str, int] = field(default_factory=dict)
     wanted: Mapping[str, int] = field(default_factory=dict)
-    alone: bool = False
     holds: int = 0
     barred: frozenset[tuple[int, str]] = frozenset()
     reporting: frozenset[tuple[str, str]] = frozenset()
@@ -102,14 +101,13 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a term wants of the group: rows for `jobs` (None before it knows its policy's), an end
-    of its claims on `given`, `alone` to hold all, none of the jobs and agents that it is `barred`
-    from, and to show which jobs are `reporting`, with a GPU of each agent. A term that begins asks
-    for an epoch beyond `above`.
+    of its claims on `given`, none of the jobs and agents that it is `barred` from, and to show
+    which jobs are `reporting`, with a GPU of each agent. A term that begins asks for an epoch
+    beyond `above`.
     """
 
     jobs: frozenset[str] | None = None
     given: frozenset[str] = frozenset()
-    alone: bool = False
     barred: frozenset[str] = frozenset()
     reporting: frozenset[tuple[str, str]] = frozenset()
     above: int | None = None
@@ -135,14 +133,6 @@ class Claims:
         return self.group is None or self.group.leads
 
     @property
-    def whole(self) -> bool:
-        """Whether it holds every job, as a power budget needs."""
-        group = self.group
-        return group is None or (
-            group.leads and group.alone and set(group.holders.values()) <= {group.number}
-        )
-
-    @property
     def leaving(self) -> Collection[str]:
         """The jobs to hand over."""
         group = self.group
@@ -155,6 +145,11 @@ class Claims:
     def elsewhere(self, job: str) -> bool:
         """Whether another controller holds the job or may take it."""
         return self.group is not None and job in self.group.holders and not self.has(job)
+
+    def orphaned(self, job: str) -> bool:
+        """Whether no living controller holds the job."""
+        group = self.group
+        return group is not None and group.holders.get(job, 0) not in group.live
 
     def follow(self, group: Group) -> bool:
         """Takes in a newer state of the group; whether it changes what this term does."""

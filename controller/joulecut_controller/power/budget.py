@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from joulecut_controller.plan.plan import FrontierPoint
 from joulecut_controller.policy.policy import Mode
-from joulecut_controller.view import JobState
 from joulecut_engine.optimize.budget import Bidder, Offer, Unaffordable, allocate
 
 # Plans exist between two points of a frontier, nearly on the line from one to the other: so
@@ -29,6 +27,10 @@ POWER_STEP_RATIO = 0.003  # a measured power that moved less is the same
 # Of the budget, for what predictions miss within a minute: plans aim at the rest.
 MARGIN_RATIO = 0.01
 
+# The mean power of a job counts with more than is predicted until it is measured, by as much as
+# GPUs of one kind differ.
+UNMEASURED_RATIO = 1.02
+
 NEAR = 1e-6  # relative: a point at the job's own time is its own
 
 
@@ -42,10 +44,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """One job of the policy in one pass. `own_s` is the deadline of its own target for the mean
-    iteration, in real seconds; 0 before a baseline. `frontier` ascends in time; without one the job
-    cannot be slowed yet, and takes what its power limits leave it with its hosts (`limits_w`).
-    `power_ratio` is the mean power of its newest plan, as measured, over that of the frontier.
+    """One job of the policy, as its controller describes it. `own_s` is the deadline of its own
+    target for the mean iteration, in real seconds; 0 before a baseline. `frontier` ascends in time;
+    without one the job cannot be slowed yet, and takes what its power limits leave it with its
+    hosts (`limits_w`, filled in where the budget is divided). `power_ratio` is the mean power of
+    its newest plan, as measured, over that of the frontier.
+
+    `mean_w` is predicted of the clocks that its GPUs (`uuids`) hold, None while they hold none or
+    it is not known; `needs_w`, by GPU, are the limits that leave it these clocks.
     """
 
     name: str
@@ -56,6 +62,9 @@ class Party:
     limits_w: float = 0.0
     power_ratio: float = 1.0
     digest: str = ""  # of the costs that the frontier is of
+    uuids: tuple[str, ...] = ()
+    mean_w: float | None = None
+    needs_w: Mapping[str, float] = field(default_factory=dict)
 
     def claims(self, *, advised: bool) -> bool:
         """Whether it can be slowed; with those in mode recommend where `advised`."""
@@ -63,34 +72,20 @@ class Party:
         return slowable and (advised or self.mode == "enforce")
 
 
-def party_of(
-    job: JobState,
-    limits_w: float,
-    hosts_w: float,
-    *,
-    frontier: Sequence[FrontierPoint] = (),
-    power_ratio: float = 1.0,
-    digest: str = "",
-) -> Party:
-    """A job with its hosts, which are in the frontier's energies already: planning charges them."""
-    policy, own_s = job.policy, job.deadline_s or 0.0
-    points = (
-        Point(
-            p.iteration_time_s,
-            hosts_w + power_ratio * (p.energy_j / p.iteration_time_s - hosts_w),
-        )
-        for p in frontier
-    )
-    return Party(
-        policy.name,
-        policy.weight,
-        own_s,
-        tuple(points),
-        policy.mode,
-        limits_w + hosts_w,
-        power_ratio,
-        digest,
-    )
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the budget leaves to one job. `deadline_s` is the mean iteration time that it asks for;
+    None: the job's own target holds. `power_w` is the mean power of its GPUs and hosts, None: as
+    much as equal limits do; `power_ratio` is the party's that it rests on. `limited`: power limits
+    may hold its clocks lower than they are asked to be. `mean_ratio` is the measured mean power of
+    its GPUs over that predicted of the clocks they hold.
+    """
+
+    deadline_s: float | None = None
+    power_w: float | None = None
+    power_ratio: float = 1.0
+    limited: bool = False
+    mean_ratio: float = UNMEASURED_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +203,10 @@ class Budgets:
     def complaint(self) -> str:
         return self.shares.complaint if self.shares else ""
 
-    def deadline_s(self, job: str) -> float | None:
-        """The mean iteration time that the budget asks of a job; None: its own target holds."""
-        return self._deadline_s.get(job)
-
-    def power_w(self, job: str, hosts_w: float) -> tuple[float, float] | None:
-        """The mean power that the budget leaves to a job's GPUs, and what its frontier says of
-        that; None: as much as equal limits do.
-        """
-        if job not in self._power_of:
-            return None
-        share_w = max(0.0, self._power_of[job] - hosts_w)
-        return share_w, share_w / self._ratio_of[job]
+    def share(self, job: str) -> Share:
+        """Of one job, but for what limits do to it."""
+        ratio = self._ratio_of.get(job, 1.0)
+        return Share(self._deadline_s.get(job), self._power_of.get(job), ratio)
 
     def settle(
         self,
@@ -235,7 +222,7 @@ class Budgets:
             self._key, self._deadline_s, self._power_of, self.shares = (), {}, {}, None
             self._advice = None
             return change
-        key = (limit_w, beside_w, *(_rests_on(party, limit_w) for party in parties))
+        key = (limit_w, beside_w, *(rests_on(party, limit_w) for party in parties))
         if key == self._key:
             return ""
         self._key, before = key, self.shares
@@ -254,7 +241,7 @@ class Budgets:
         return _change(before, self.shares)
 
 
-def _rests_on(party: Party, limit_w: float) -> tuple[object, ...]:
+def rests_on(party: Party, limit_w: float) -> tuple[object, ...]:
     """The inputs of the allocation, in steps below which a difference is noise."""
     claims = party.claims(advised=True)
     fixed_w = 0.0 if party.claims(advised=False) else party.limits_w

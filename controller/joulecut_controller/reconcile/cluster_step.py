@@ -22,9 +22,12 @@ from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
 from joulecut_controller.ports import Rates, Record
+from joulecut_controller.power.budget import Share
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.leases import LimitOutcome, Place
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
+from joulecut_controller.reconcile.shared_budget import LimitOrder
 from joulecut_controller.view import JobState, NodeView, View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.money import Prices
@@ -34,6 +37,7 @@ from joulecut_wire.errors import Unavailable
 # move with every sample, and near its minimum the cost hardly changes. The first is a fifth of the
 # standard error of a baseline (0.25 %).
 COST_STEP, COST_STEP_RATIO = 0.0005, 0.1
+ORDERS_S = 1.0  # until a controller that does not lead looks for limits to set
 LEAST_COST = "least_cost"  # records: the slowdown of least cost of a job, where it moved
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY, HOLDS = "/cluster", "/power", "/memory", "/holds"
@@ -72,8 +76,8 @@ class Cluster:
         self.watcher = PolicyWatcher(source, self.seen.policy, self.context.audit)
         self.services.learner.set_profiles(profiles_of(self.seen.policy))
 
-    async def step(self, observations: Mapping[str, JobObservation]) -> None:
-        """`observations` are the newest of each job."""
+    async def step(self) -> None:
+        """One look at policy and agents."""
         self.context.audit.catch_up()
         changed = await self._follow_policy()
         services = self.services
@@ -81,10 +85,6 @@ class Cluster:
             if not memory.begun:  # what an earlier controller learned
                 await asyncio.to_thread(memory.begin)
         changed |= await self._observe()
-        if (
-            observations or not self.seen.policies
-        ):  # before any job was seen nothing is known to share
-            changed |= self._share_power_budget(observations)
         for name in changed:
             self.changed(name)
         self.steps += 1
@@ -205,25 +205,6 @@ class Cluster:
             f"this one is {epoch}; nothing is commanded until this controller is restarted"
         )
 
-    def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
-        """The deadline that the power budget sets for each job. Returns those whose changed."""
-        policy, services, gpus = self.seen.policy, self.services, self.seen.view.gpus
-        budgeted = policy.power_budget_w is not None and self.context.claims.whole
-        counted_w, host_power_w = services.power_budget.counted_w, policy.cost.host_power_w
-        at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
-        parties = [
-            self.jobs[name].party(observation.job, gpus, counted_w, host_power_w)
-            for name, observation in (observations.items() if budgeted else ())
-        ]
-        beside = [uuid for uuid in gpus if uuid not in at_work]
-        beside_w = sum(counted_w.get(uuid, 0.0) + host_power_w for uuid in beside)
-        deadline_s = services.budgets.deadline_s
-        before = {name: deadline_s(name) for name in self.seen.policies}
-        change = services.budgets.settle(policy.power_budget_w, parties, beside_w)
-        if change:
-            self.context.audit.post("plan", "", change)
-        return {name for name, time_s in before.items() if deadline_s(name) != time_s}
-
     def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
         seen = self.seen
@@ -232,21 +213,74 @@ class Cluster:
 
     async def keep_power_budget(
         self, observations: Mapping[str, JobObservation], acting: Callable[[str], asyncio.Lock]
-    ) -> None:
-        """The next step towards the power limits that keep the budget."""
-        services = self.services
-        view = self.view(observation.job for observation in observations.values())
-        if not self.context.claims.whole or not services.power_budget.needed(self.seen.policy):
-            return
-        host_power_w = self.seen.policy.cost.host_power_w
-        draws = {
-            name: self.jobs[name].draw(one.job.placement.uuids, host_power_w)
-            for name, one in observations.items()
-        }
-        async with acting(ALL):
-            await services.power_budget.step(
-                self.seen.policy, view, draws, services.holds.all, self.seen.ttl_s()
+    ) -> float:
+        """The next step towards the shares and limits that keep the budget: by the leader for all
+        jobs, by another controller for its own. Returns the seconds until that one is due again.
+        """
+        services, policy, shared = self.services, self.seen.policy, self.services.shared_budget
+        leads, needed = shared.leads, services.power_budget.needed(self.seen.policy)
+        before = dict(shared.shares)
+        if policy.power_budget_w is None:
+            self._say(services.budgets.settle(None, ()))
+            shared.shares = {}
+        if needed or shared.active:
+            host_power_w, gpus = policy.cost.host_power_w, self.seen.view.gpus
+            over = policy.power_budget_w is None or not policy.enforces
+            shared.unknown = Share(limited=not over)
+            shared.need(
+                {
+                    name: self.jobs[name].party(one.job, gpus, host_power_w)
+                    for name, one in (observations.items() if needed else ())
+                    if name in self.jobs
+                }
             )
+            await shared.exchange(ends=not needed)
+            async with acting(ALL):
+                if leads and needed:
+                    await self._divide()
+                elif not leads:
+                    await shared.carry_out(self._set_limits)
+            await shared.exchange(ends=not needed)
+        for name in self.jobs:
+            if shared.share(name).deadline_s != before.get(name, Share()).deadline_s:
+                self.changed(name)
+        return math.inf if leads or not (needed or shared.active) else ORDERS_S
+
+    def _say(self, change: str) -> None:
+        if change:
+            self.context.audit.post("plan", "", change)
+
+    async def _divide(self) -> None:
+        """Shares of all jobs, and the limits that keep the budget whatever becomes of clocks."""
+        services, policy, shared = self.services, self.seen.policy, self.services.shared_budget
+        budget, host_power_w = services.power_budget, policy.cost.host_power_w
+        parties = {name: one for name in self.seen.policies if (one := shared.parties.get(name))}
+        known = [budget.known(one, host_power_w) for one in parties.values()]
+        at_work = {uuid for party in known for uuid in party.uuids}
+        beside_w = sum(
+            budget.counted_w.get(uuid, 0.0) + host_power_w
+            for uuid in self.seen.view.gpus
+            if uuid not in at_work
+        )
+        # Before any job was seen nothing is known to share.
+        if (known or not self.seen.policies) and policy.power_budget_w is not None:
+            self._say(services.budgets.settle(policy.power_budget_w, known, beside_w))
+        shares = {name: services.budgets.share(name) for name in parties}
+        holds, ttl_s = services.holds.all, self.seen.ttl_s()
+        await budget.step(policy, self.view(()), parties, shares, holds=holds, ttl_s=ttl_s)
+        shared.give({name: budget.limiting(name, share) for name, share in shares.items()})
+
+    async def _set_limits(self, order: LimitOrder, generation: int) -> LimitOutcome:
+        """Limits on GPUs of this controller's jobs, that the leader has ordered."""
+        gpus = self.seen.view.gpus
+        return await self.context.leases.limit_power(
+            {Place(gpus[u].address, u): w for u, w in order.limits_w.items() if u in gpus},
+            generation=generation,
+            ttl_s=self.seen.ttl_s(),
+            keep=order.keep,
+            above=order.above,
+            reason=order.reason,
+        )
 
     async def keep_memory(self) -> None:
         """Fits and stores what was learnt. Raises Unavailable."""

@@ -25,6 +25,7 @@ from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.reconcile.predictions import Predictions
+from joulecut_controller.reconcile.shared_budget import SharedBudget
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import JobState, View
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -107,6 +108,7 @@ class JobServices:
     frontiers: Frontiers
     budgets: Budgets
     power_budget: PowerBudget
+    shared_budget: SharedBudget
     holds: Holds
     breakers: Breakers
     default_windows: DefaultWindows

@@ -14,6 +14,7 @@ from functools import partial
 from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import without_limits
 from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
@@ -24,8 +25,8 @@ from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
-from joulecut_controller.power.budget import Party, party_of
-from joulecut_controller.power.limits import Draw, needed_w
+from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Point
+from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
 from joulecut_controller.reconcile.context import (
@@ -36,7 +37,6 @@ from joulecut_controller.reconcile.context import (
 )
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
-from joulecut_controller.reconcile.power_budget import UNMEASURED_RATIO
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
@@ -183,11 +183,12 @@ class JobController:
         Returns the vetoes of this controller: commands, the breaker, failures, leases.
         """
         services, leases = self._services, self._context.leases
-        held, allotted_s = leases.of(self.name) is not None, services.budgets.deadline_s(self.name)
+        held, share = leases.of(self.name) is not None, services.shared_budget.share(self.name)
         # An order has no slowdown budget; where a power limit slows the job, clocks do not.
-        limited = services.power_budget.slows(self.name, self._cluster.policy)
-        if not observation.job.policy.is_order and not limited:
-            services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
+        if not observation.job.policy.is_order and not share.limited:
+            services.breakers.look(
+                observation, held=held, now_s=view.now_s, allotted_s=share.deadline_s
+            )
         services.breakers.rearm(observation)
         self.policy = observation.job.policy  # its mode as far as it is possible now
         if leases.lost:
@@ -285,7 +286,7 @@ class JobController:
             stale_s=self._context.stale_s,
             host_power_w=self._cluster.policy.cost.host_power_w,
             vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
-            allotted_s=services.budgets.deadline_s(self.name),
+            allotted_s=services.shared_budget.share(self.name).deadline_s,
             examined=examined,
             predicted=predicted,
             limits_w=holding.limits_w if holding else {},
@@ -370,46 +371,55 @@ class JobController:
         each = [Iteration(one.iteration_time_s, one.energy_j) for one in points]
         return least_cost(each, gpus, prices).time_s / each[0].time_s - 1.0
 
-    def party(
-        self,
-        job: JobState,
-        gpus: Mapping[str, GpuView],
-        counted_w: Mapping[str, float],
-        host_power_w: float,
-    ) -> Party:
-        """The job as a party to the power budget; `counted_w` are the limits of GPUs."""
-        costs = self.state.costs if job.policy.profile is not None else None
-        uuids, services = job.placement.uuids, self._services
-        hosts_w, limits_w = host_power_w * len(uuids), sum(counted_w.get(u, 0.0) for u in uuids)
-        if costs is None or services.power_budget.unused.issuperset(uuids):
-            return party_of(job, limits_w, hosts_w)
-        job, ratio = without_limits(job, gpus, costs), self._power_ratio
-        frontier = services.frontiers.points(self.name, costs, job.measured.baseline, beyond=True)
-        return party_of(
-            job, limits_w, hosts_w, frontier=frontier, power_ratio=ratio, digest=costs.digest
+    def party(self, job: JobState, gpus: Mapping[str, GpuView], host_power_w: float) -> Party:
+        """The job as a party to the power budget. Hosts are in the frontier's energies already:
+        planning charges them.
+        """
+        policy, uuids = job.policy, job.placement.uuids
+        costs = self.state.costs if policy.profile is not None else None
+        if costs is not None:
+            job = without_limits(job, gpus, costs)
+        party = Party(
+            policy.name,
+            policy.weight,
+            job.deadline_s or 0.0,
+            mode=policy.mode,
+            uuids=tuple(sorted(uuids)),
         )
+        if costs is None:
+            return party
+        hosts_w = host_power_w * len(uuids)
+        party = self._drawing(party, costs, hosts_w)
+        ratio, frontiers = self._power_ratio, self._services.frontiers
+        points = frontiers.points(self.name, costs, job.measured.baseline, beyond=True)
+        frontier = (
+            Point(
+                one.iteration_time_s,
+                hosts_w + ratio * (one.energy_j / one.iteration_time_s - hosts_w),
+            )
+            for one in points
+        )
+        return replace(party, frontier=tuple(frontier), power_ratio=ratio, digest=costs.digest)
 
-    def draw(self, uuids: frozenset[str], host_power_w: float) -> Draw:
-        """What its GPUs take of the power budget."""
-        hosts_w, state = host_power_w * len(uuids), self.state
-        budgets = self._services.budgets
-        share_w, planned_w = budgets.power_w(self.name, hosts_w) or (None, 0.0)
-        plan, costs, clocks = self.applied, state.costs, state.clocks
-        needed = needed_w(costs, clocks) if costs is not None and clocks else None
-        if plan is None or plan.forecast is None or costs is None or needed is None:
-            return Draw(uuids, share_w)
+    def _drawing(self, party: Party, costs: Costs, hosts_w: float) -> Party:
+        """With what its GPUs draw at the clocks that they hold."""
+        plan, clocks = self.applied, self.state.clocks
+        needed = needed_w(costs, clocks) if clocks else None
+        if plan is None or plan.forecast is None or needed is None:
+            return party
         mean_w = plan.forecast.energy_j / plan.forecast.iteration_time_s - hosts_w
         needs_w = {
             uuid: power_w
             for stage, power_w in zip(costs.gpus, needed, strict=True)
             for uuid in stage
         }
-        allotted_s, deadline_s = budgets.deadline_s(self.name), plan.deadline_s or math.inf
+        share = self._services.shared_budget.share(self.name)
+        planned_w = max(0.0, (share.power_w or 0.0) - hosts_w) / share.power_ratio
+        allotted_s, deadline_s = share.deadline_s, plan.deadline_s or math.inf
         if planned_w and abs(deadline_s / (allotted_s or deadline_s) - 1.0) < ALLOTTED_STEP:
-            measured = self._services.power_budget.ratios.get(self.name, UNMEASURED_RATIO)
-            ratio = measured * mean_w / planned_w
+            ratio = share.mean_ratio * mean_w / planned_w
             self._power_ratio = min(max(ratio, 1.0 / POWER_RATIO_MAX), POWER_RATIO_MAX)
-        return Draw(uuids, share_w, mean_w, needs_w)
+        return replace(party, mean_w=mean_w, needs_w=needs_w)
 
     def board(self, picture: Picture) -> JobBoard:
         """The job as its last step left it."""

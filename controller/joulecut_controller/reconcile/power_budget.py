@@ -7,16 +7,18 @@ a restarted controller counts nodes that it cannot reach. After the end of a bud
 back on a ramp. Limits above them last as long as the leases of clocks, and are in no record.
 """
 
+import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from joulecut_controller.board import PowerLimits
 from joulecut_controller.orders import ALL, Hold
-from joulecut_controller.policy.policy import JobPolicy, Policy
+from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Record, Store
+from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Share
 from joulecut_controller.power.limits import (
     RAMP_S,
     Allocation,
@@ -31,6 +33,7 @@ from joulecut_controller.power.limits import (
 )
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
+from joulecut_controller.reconcile.shared_budget import LimitOrder, SharedBudget
 from joulecut_controller.view import BUDGET_JOB, POWER_SLACK_W, GpuView, NodeView, View
 from joulecut_wire.assumed import UNUSED_BUSY_RATIO
 from joulecut_wire.messages import GpuSnapshot
@@ -39,9 +42,7 @@ TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
 RECORDS_READ_MAX = 100_000  # ten thousand agents, several times over
 EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
 IDLE_AFTER_S = 15.0  # a checkpoint may leave a GPU idle for so long; its watts then go to others
-# The mean power of a job is measured over so long, some iterations; before that it counts with more
-# than is predicted, by as much as GPUs of one kind differ.
-MEASURED_S, UNMEASURED_RATIO = 20.0, 1.02
+MEASURED_S = 20.0  # the mean power of a job is measured over so long, some iterations
 REASONS_SHOWN = 3
 # What an agent shows moves the limits of all others, so that no GPU counts with more than this: the
 # largest known board, GB300 (1,400 W).
@@ -104,9 +105,10 @@ class _Above:
 
 
 class PowerBudget:
-    """All GPUs of this controller's agents, under the policy's power budget. `counted_w` are the
-    limits that each counts with by equal parts, `unused` the GPUs without work, `ratios` the
-    measured mean power of jobs over that predicted of the clocks they hold.
+    """All GPUs, under the policy's power budget, by the controller that keeps it (`shared` says
+    which). `counted_w` are the limits that each counts with by equal parts, `unused` the GPUs
+    without work, `ratios` the measured mean power of jobs over that predicted of the clocks they
+    hold.
     """
 
     def __init__(
@@ -114,22 +116,21 @@ class PowerBudget:
         store: Store,
         leases: Leases,
         audit: AuditLog,
+        shared: SharedBudget,
         *,
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
         """Raises Unavailable where the store cannot be read."""
-        self._store, self._leases, self._audit = store, leases, audit
+        self._store, self._leases, self._audit, self._shared = store, leases, audit, shared
         self._now_s, self._unix_s = now_s, unix_s
         self._gpus: dict[str, _Seen] = {}
         self._kept: dict[str, str] = {}  # by address: the record in the store
-        for record in reversed(store.records(TOPIC, limit=RECORDS_READ_MAX)):
-            self._kept[record.job] = record.content
-        for address, content in self._kept.items():
-            for uuid, limit in _read(content).items():
-                # A command of the controller before may still be on its way.
-                until_s = now_s() + EARLIER_S
-                self._gpus[uuid] = _Seen(limit, address, until_s, there_s=now_s())
+        self._begun = False
+        if shared.leads:
+            self._begin()
+        self._parties: Mapping[str, Party] = {}
+        self._job_of: Mapping[str, str] = {}
         self._limits_w: Mapping[str, float] = {}
         self._above: dict[str, _Above] = {}
         self.counted_w: Mapping[str, float] = {}
@@ -139,28 +140,58 @@ class PowerBudget:
         self._said = ""
         self.shown: PowerLimits | None = None
 
+    def _begin(self) -> None:
+        """What earlier controllers have set. Raises Unavailable."""
+        for record in reversed(self._store.records(TOPIC, limit=RECORDS_READ_MAX)):
+            self._kept[record.job] = record.content
+        for address, content in self._kept.items():
+            for uuid, limit in _read(content).items():
+                # A command of the controller before may still be on its way.
+                until_s = self._now_s() + EARLIER_S
+                self._gpus[uuid] = _Seen(limit, address, until_s, there_s=self._now_s())
+        self._begun = True
+
     def needed(self, policy: Policy) -> bool:
         """Whether there is a budget, or limits of this store's are still in force."""
         return policy.power_budget_w is not None or bool(self._gpus)
 
-    def slows(self, job: str, policy: Policy) -> bool:
-        """Whether power limits may hold a job's clocks lower than they are asked to be."""
-        known = self._above.get(job)
-        return not _over(policy, None) and (known is None or known.mean_w == 0.0)
+    def known(self, party: Party, host_power_w: float) -> Party:
+        """With what its limits leave it; one whose GPUs have no work cannot be slowed."""
+        limits_w = sum(self.counted_w.get(uuid, 0.0) + host_power_w for uuid in party.uuids)
+        frontier = () if self.unused.issuperset(party.uuids) else party.frontier
+        return replace(party, limits_w=limits_w, frontier=frontier)
+
+    def limiting(self, job: str, share: Share) -> Share:
+        """With what the limits do to the job's clocks and power."""
+        above = self._above.get(job)
+        limited = self._shared.unknown.limited and (above is None or above.mean_w == 0.0)
+        ratio = round(self.ratios.get(job, UNMEASURED_RATIO), 3)
+        return replace(share, limited=limited, mean_ratio=ratio)
 
     async def step(
         self,
         policy: Policy,
         view: View,
-        draws: Mapping[str, Draw],
+        parties: Mapping[str, Party],
+        shares: Mapping[str, Share],
+        *,
         holds: Iterable[Hold],
         ttl_s: float,
     ) -> None:
-        """One pass; `draws` by job. Raises Unavailable where the store cannot number or keep a
-        step.
+        """One pass; parties and shares by job. Raises Unavailable where the store cannot number or
+        keep a step.
         """
-        if not self.needed(policy):
-            return
+        if not self._begun:
+            await asyncio.to_thread(self._begin)
+        self._parties = parties
+        self._job_of = {uuid: name for name, one in parties.items() for uuid in one.uuids}
+        self._hear()
+        draws = {
+            name: Draw(
+                frozenset(one.uuids), _share_w(shares[name], one, policy), one.mean_w, one.needs_w
+            )
+            for name, one in parties.items()
+        }
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
         over = _over(policy, held.get(ALL))
         self._look(view, adopts=not over)
@@ -253,13 +284,16 @@ class PowerBudget:
         """Whether the limit that stays has been read back, and its node takes one above it."""
         node, limit = nodes.get(seen.address), seen.limit
         shown = limit.set_w > 0.0 and abs(limit.bound_w - limit.set_w) <= POWER_SLACK_W
-        return node is not None and node.limits_above_kept and shown and not seen.awaited
+        settled = shown and not seen.awaited and seen.shown_s < math.inf
+        return node is not None and node.limits_above_kept and settled
 
     async def _raise(self, limits_w: Mapping[str, float], ttl_s: float, reason: str) -> None:
-        places = {Place(self._gpus[u].address, u): limit_w for u, limit_w in limits_w.items()}
+        own = self._order(limits_w, keep=False, above=True, reason=reason)
+        if not own:
+            return
         generation = self._store.next_generation()
         outcome = await self._leases.limit_power(
-            places, generation=generation, ttl_s=ttl_s, keep=False, above=True, reason=reason
+            own, generation=generation, ttl_s=ttl_s, keep=False, above=True, reason=reason
         )
         if outcome.taken:
             text = f"{len(outcome.taken)} power limits as long as clocks are held: {reason}"
@@ -282,14 +316,16 @@ class PowerBudget:
 
     def _unconfirmed_left_out(self, steps: Mapping[str, float]) -> dict[str, float]:
         """Without GPUs whose last command a reading has yet to show; with those whose last command
-        had no answer, since only a later one settles which limit is in force.
+        had no answer, since only a later one settles which limit is in force. An order of the same
+        limit that has no answer yet stands.
         """
         wanted = {u: limit_w for u, limit_w in steps.items() if not self._gpus[u].awaited}
+        pending_w = self._shared.pending_w()
         for uuid, limit_w in self._limits_w.items():
             limit = self._gpus[uuid].limit
-            if self._gpus[uuid].shown_s == math.inf:
+            if self._gpus[uuid].shown_s == math.inf and uuid not in pending_w:
                 wanted.setdefault(uuid, min(limit_w, limit.bound_w))
-        return wanted
+        return {u: limit_w for u, limit_w in wanted.items() if pending_w.get(u) != limit_w}
 
     def _look(self, view: View, *, adopts: bool) -> None:
         """What the nodes show now. Limits that another controller has set are adopted under a
@@ -337,7 +373,7 @@ class PowerBudget:
         held: Mapping[str, Hold],
     ) -> list[LimitedGpu]:
         nodes = {node.address: node for node in view.nodes}
-        job_of, caps_w = {u: one.name for u, one in _entries(view)}, _caps_w(view)
+        job_of, caps_w = self._job_of, self._caps_w(policy)
         entries = {job.name: job for job in policy.jobs}
         sums_w = defaultdict[str, float](float)
         for seen in self._gpus.values():
@@ -355,6 +391,7 @@ class PowerBudget:
             entry = entries.get(job)
             found_w = max(least_w, min(found_w, caps_w.get(uuid, found_w)))
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
+            fixed = fixed or (f"no controller has job {job}" if self._orphaned(uuid) else "")
             if not fixed and uuid in caps_w and gpu and _held_by_job(gpu, seen):
                 # The limit that its lease replaced is not known.
                 fixed = f"the fixed power limit of job {job} ends first"
@@ -375,6 +412,21 @@ class PowerBudget:
             )
         return gpus
 
+    def _caps_w(self, policy: Policy) -> dict[str, float]:
+        """The fixed power limits of enforced jobs, by GPU."""
+        return {
+            uuid: entry.power_limit_w
+            for entry in policy.jobs
+            if entry.power_limit_w and (party := self._parties.get(entry.name))
+            if party.mode == "enforce"
+            for uuid in party.uuids
+        }
+
+    def _orphaned(self, uuid: str) -> bool:
+        """Whether no controller is there to set the limit."""
+        job = self._job_of.get(uuid)
+        return job is not None and self._shared.orphaned(job)
+
     # -- commands --------------------------------------------------------------------------
 
     async def _send(
@@ -388,29 +440,58 @@ class PowerBudget:
             seen.limit = replace(seen.limit, set_w=limit_w, bound_w=bound_w)
             seen.shown_s, seen.awaited = math.inf, False
         self._keep(view)
-        places = {Place(self._gpus[u].address, u): limit_w for u, limit_w in limits_w.items()}
+        own = self._order(limits_w, keep=keep, above=False, reason=reason)
         outcome = await self._leases.limit_power(
-            places, generation=generation, ttl_s=ttl_s, keep=keep, reason=reason
+            own, generation=generation, ttl_s=ttl_s, keep=keep, reason=reason
         )
-        self._answered(outcome, limits_w)
+        self._answered(outcome, [place.uuid for place in own], keep=keep)
         total_w = sum(limits_w.values())
         troubles = {**outcome.refused, **outcome.unanswered}
         text = (
             f"{len(outcome.taken)} of {len(limits_w)} power limits set, {total_w:.6g} W: {reason}"
         )
+        if elsewhere := len(limits_w) - len(own):
+            text += f"; {elsewhere} ordered of other controllers"
         if troubles:
             text += f"; {next(iter(troubles.values()))}"
-        if outcome.taken or text != self._said:
+        if outcome.taken or elsewhere or text != self._said:
             self._audit.post("apply", "", text, generation=generation, limits_w=dict(limits_w))
         self._said = text
 
-    def _answered(self, outcome: LimitOutcome, limits_w: Mapping[str, float]) -> None:
+    def _order(
+        self, limits_w: Mapping[str, float], *, keep: bool, above: bool, reason: str
+    ) -> dict[Place, float]:
+        """Orders what other controllers have to set; the rest is this one's."""
+        own, theirs = {}, defaultdict[str, dict[str, float]](dict)
+        for uuid, limit_w in limits_w.items():
+            job = self._job_of.get(uuid, "")
+            if self._shared.away(job):
+                theirs[job][uuid] = limit_w
+            else:
+                own[Place(self._gpus[uuid].address, uuid)] = limit_w
+        for job, limits in theirs.items():
+            self._shared.order(job, LimitOrder(limits, keep, above, reason))
+        return own
+
+    def _hear(self) -> None:
+        """Takes in what other controllers have set, or a leader before has left unanswered."""
+        for order, outcome in self._shared.answers():
+            if not order.above:
+                known = [uuid for uuid in order.limits_w if uuid in self._gpus]
+                self._answered(outcome, known, keep=order.keep)
+        for uuid in self._shared.unsettled & self._gpus.keys():
+            self._gpus[uuid].shown_s, self._gpus[uuid].awaited = math.inf, False
+        self._shared.unsettled.clear()
+
+    def _answered(self, outcome: LimitOutcome, uuids: Iterable[str], *, keep: bool) -> None:
         """A reading from some time after the answer shows the limit that is in force."""
         shown_s = self._now_s() + SHOWN_S
-        for uuid in limits_w:
+        for uuid in uuids:
             seen = self._gpus[uuid]
             if uuid in outcome.taken:
                 seen.shown_s, seen.awaited, seen.refused = shown_s, True, ""
+                if not keep:
+                    seen.limit = replace(seen.limit, set_w=0.0)
             elif uuid in outcome.refused:
                 seen.shown_s, seen.refused = shown_s, outcome.refused[uuid]
             else:
@@ -419,16 +500,20 @@ class PowerBudget:
     async def _give_back(self, policy: Policy, view: View, why: str, ttl_s: float) -> None:
         """The limits that were set go back to those found before, on a ramp."""
         others = {node.address for node in view.nodes if node.other_term}
-        caps_w = _caps_w(view)
+        caps_w = self._caps_w(policy)
         ours = [
             LimitedGpu(u, 0.0, back_w, back_w, s.limit.bound_w)
             for u, s in self._gpus.items()
             for back_w in (min(s.limit.found_w, caps_w.get(u, math.inf)),)
-            if s.limit.set_w and not _unreachable(view.gpus.get(u)) and s.address not in others
+            if s.limit.set_w
+            and not _unreachable(view.gpus.get(u))
+            and not self._orphaned(u)
+            and s.address not in others
         ]
         self.shown = None
         if policy.power_budget_w is not None:
             self.shown = self._giving_back(policy.power_budget_w, why)
+        self._keep(view)  # what others have given back
         if not ours:
             self._ramp = None
             if policy.power_budget_w is None and not any(
@@ -442,10 +527,6 @@ class PowerBudget:
         steps, left_w = next_raises(ours, gap_w, view.now_s - began_s)
         if steps and not self._leases.lost:
             await self._send(steps, view, ttl_s, keep=False, reason=why)
-            for uuid in steps:
-                seen = self._gpus[uuid]
-                if not seen.refused:
-                    seen.limit = replace(seen.limit, set_w=0.0)
             self._keep(view)
         self.shown = self._giving_back(
             policy.power_budget_w,
@@ -520,20 +601,6 @@ class PowerBudget:
         )
 
 
-def _entries(view: View) -> Iterator[tuple[str, JobPolicy]]:
-    """The GPUs of jobs, each with the job's entry."""
-    return ((uuid, job.policy) for job in view.jobs for uuid in job.placement.uuids)
-
-
-def _caps_w(view: View) -> dict[str, float]:
-    """The fixed power limits of enforced jobs, by GPU."""
-    return {
-        uuid: entry.power_limit_w
-        for uuid, entry in _entries(view)
-        if entry.power_limit_w and entry.mode == "enforce"
-    }
-
-
 def _held_by_job(gpu: GpuView, seen: _Seen) -> bool:
     """Whether a fixed limit of a job is in force, which ends with its lease."""
     shown = gpu.snapshot
@@ -541,6 +608,13 @@ def _held_by_job(gpu: GpuView, seen: _Seen) -> bool:
     if shown is None or lease is None or lease.job == BUDGET_JOB:
         return False
     return bool(lease.power_limit_w and not shown.power_limit_kept_w and not seen.limit.set_w)
+
+
+def _share_w(share: Share, party: Party, policy: Policy) -> float | None:
+    """What the budget leaves to its GPUs; None: as much as equal limits do."""
+    if share.power_w is None:
+        return None
+    return max(0.0, share.power_w - policy.cost.host_power_w * len(party.uuids))
 
 
 def _most_w(limit: _Limit) -> float:

@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from joulecut_controller.board import Board, LogLine
 from joulecut_controller.election.claims import Claims, Group, Wish
+from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
@@ -45,6 +46,7 @@ from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunc
 from joulecut_controller.reconcile.policy_watcher import PolicySource
 from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.reconcile.predictions import Predictions
+from joulecut_controller.reconcile.shared_budget import SharedBudget
 from joulecut_controller.reconcile.trust_inputs import StoredBook
 from joulecut_controller.store.schema import GPU_CHARACTERS_MAX
 from joulecut_controller.trust.default_windows import DefaultWindows
@@ -88,10 +90,12 @@ class Reconciler:
         prices: Mapping[str, Points] | None = None,
         reports: Sequence[ArrivedReport] = (),
         adopt: Callable[[str], Sequence[str]] = lambda _: (),
+        power_table: PowerTable | None = None,
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
         be made yet. `reports` came before the term: they say where jobs run. `learnt` is the stored
-        text that `learner` was restored from, if it was. Raises Unavailable.
+        text that `learner` was restored from, if it was. `power_table` is of controllers that share
+        the jobs. Raises Unavailable.
         """
         self._fleet, self._rates, self._pacing = fleet, rates, pacing
         self._reports = tuple(reports)  # that no job has been given yet
@@ -128,6 +132,7 @@ class Reconciler:
         tasks = BackgroundTasks(background, failed=self._not_computed)
         holds, shared = Holds(store, unix_s), claims.group is not None
         audit, leases = self._context.audit, self._context.leases
+        shared_budget = SharedBudget(claims, power_table)
         self._services = JobServices(
             fleet=fleet,
             inbox=Inbox(),
@@ -144,7 +149,10 @@ class Reconciler:
             learning=Learning(learner, store, audit, learnt, claims.has if shared else None),
             frontiers=Frontiers(solver.frontier, tasks),
             budgets=Budgets(),
-            power_budget=PowerBudget(store, leases, audit, now_s=now_s, unix_s=unix_s),
+            power_budget=PowerBudget(
+                store, leases, audit, shared_budget, now_s=now_s, unix_s=unix_s
+            ),
+            shared_budget=shared_budget,
             holds=holds,
             breakers=Breakers(holds, audit, pacing.lag_s),
             default_windows=DefaultWindows(StoredBook(store, audit)),
@@ -264,15 +272,17 @@ class Reconciler:
         seen, claims = self._cluster.seen, self._context.claims
         # The first step of the cluster knows no running jobs of classes yet.
         jobs = frozenset(seen.policies) if self._cluster.steps > 1 else None
-        alone = self._services.power_budget.needed(seen.policy)
-        return Wish(jobs, frozenset(claims.given), alone, self._barred(), self._reporting())
+        return Wish(jobs, frozenset(claims.given), self._barred(), self._reporting())
 
     def agents(self) -> frozenset[str] | None:
         """The agents that this controller needs streams to: those of its jobs, and its part of
-        those without a job that every controller can place; None: every one.
+        those without a job that every controller can place; None: every one. Who keeps a power
+        budget reads every limit.
         """
         group, seen = self._context.claims.group, self._cluster.seen
         if group is None or len(group.watchers) < 2:
+            return None
+        if group.leads and self._services.power_budget.needed(seen.policy):
             return None
         own = group.among(group.holders) | group.among(group.wanted) | self._jobs.keys()
         gpus, of = seen.view.gpus, self._context.observer.agents_of
@@ -352,8 +362,7 @@ class Reconciler:
         if key == CLUSTER:
             await self._step_cluster()
         elif key == POWER:
-            await self._cluster.keep_power_budget(self._observations(), self.commands.acting)
-            return math.inf
+            return await self._cluster.keep_power_budget(self._observations(), self.commands.acting)
         elif key == MEMORY:
             await self._cluster.keep_memory()
             return math.inf
@@ -417,7 +426,7 @@ class Reconciler:
     async def _step_cluster(self) -> None:
         group, now_s = self._context.claims.group, self._context.now_s()
         self._cluster.unclaimed(one for one in (group.reporting if group else ()) if not one[0])
-        await self._cluster.step(self._observations())
+        await self._cluster.step()
         known = self._cluster.seen.policies
         if group and group.leads and known.keys() != group.holders.keys():
             self.to_share.set()

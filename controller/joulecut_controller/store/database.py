@@ -127,7 +127,7 @@ class DatabaseStore:
         """As `Transactions`. Raises Unavailable for a database that cannot be used."""
         self._kept = kept or Retention()
         self._transactions = Transactions(engine, as_unavailable, name)
-        self.writing = self._transactions.writing
+        self.writing, self.reading = self._transactions.writing, self._transactions.reading
         try:
             with self._transactions.writing() as connection:
                 self._migrate(connection)
@@ -279,20 +279,29 @@ class DatabaseStore:
             raise Unavailable(f"{self._transactions.name} {error}") from None
 
     def _count(self, name: str, at_least: int) -> int:
-        this = COUNTERS.c.name == name
         with self._transactions.writing() as connection:
-            row = connection.execute(select(COUNTERS.c.value).where(this)).one_or_none()
-            number = max(row[0] if row else 0, at_least) + 1
-            if number > NUMBER_MAX:
-                raise Unavailable(
-                    f"{self._transactions.name}: {name} {number} is out of range; "
-                    "an agent or the store has a damaged number"
-                )
-            if row:
-                connection.execute(COUNTERS.update().where(this).values(value=number))
-            else:
-                connection.execute(COUNTERS.insert().values(name=name, value=number))
-        return number
+            try:
+                return count(connection, name, at_least)
+            except ValueError as error:
+                raise Unavailable(f"{self._transactions.name}: {error}") from None
+
+
+def count(connection: Connection, name: str, at_least: int = 0) -> int:
+    """The next number of a counter, larger than `at_least`. Raises ValueError where there is
+    none.
+    """
+    this = COUNTERS.c.name == name
+    row = connection.execute(select(COUNTERS.c.value).where(this)).one_or_none()
+    number = max(row[0] if row else 0, at_least) + 1
+    if number > NUMBER_MAX:
+        raise ValueError(
+            f"{name} {number} is out of range; an agent or the store has a damaged number"
+        )
+    if row:
+        connection.execute(COUNTERS.update().where(this).values(value=number))
+    else:
+        connection.execute(COUNTERS.insert().values(name=name, value=number))
+    return number
 
 
 def _text(words: str) -> str:

@@ -115,6 +115,20 @@ PARTS = Table(
     Column("content", Text, nullable=False),
 )
 
+# What is said of each job under a power budget (election.power_table).
+POWER = Table(
+    "power",
+    METADATA,
+    Column("job", String(253), primary_key=True),
+    Column("party", Text, nullable=False),
+    Column("share", Text, nullable=False),
+    Column("ordered", Text, nullable=False),
+    Column("number", NUMBER, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("done", NUMBER, nullable=False),
+    Column("changed", NUMBER, nullable=False),
+)
+
 Migration = Callable[[Connection], None]
 
 
@@ -145,6 +159,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     PARTS.create,
     _drop_plans,
     REACH.create,
+    POWER.create,
 )
 
 

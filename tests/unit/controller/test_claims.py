@@ -180,5 +180,5 @@ def test_a_job_that_was_handed_over_is_not_commanded_from_that_moment_on() -> No
     claims.follow(GROUP)
     assert claims.has("a"), "the group wants it here again"
     alone = Claims(5)
-    assert (alone.has("z"), alone.leads, alone.whole) == (True, True, True)
+    assert (alone.has("z"), alone.leads, alone.orphaned("z")) == (True, True, False)
     assert not alone.elsewhere("z")

@@ -1,0 +1,74 @@
+"""The power budget's table: one row a job, from its controller to the leader and back.
+
+Rows change behind the writers' lock, in the order of their number `changed`; so a reader that has
+seen a number has seen every row of before.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from joulecut_controller.store.database import DatabaseStore, count
+from joulecut_controller.store.schema import POWER
+
+
+@dataclass(frozen=True, slots=True)
+class PowerRow:
+    """What is said of one job, as JSON; empty: nothing. Its controller says the `party`, and the
+    `outcome` of the order with the number `done`. The leader says the `share`, and the order to set
+    power limits, with its `number`.
+    """
+
+    job: str
+    party: str = ""
+    share: str = ""
+    ordered: str = ""
+    number: int = 0
+    outcome: str = ""
+    done: int = 0
+    changed: int = 0
+
+
+class PowerTable:
+    """Of one store, for the controllers that share its jobs. Raises Unavailable."""
+
+    def __init__(self, store: DatabaseStore) -> None:
+        self._store = store
+
+    def exchange(
+        self,
+        since: int,
+        said: Mapping[str, Mapping[str, str | int]],
+        gone: Collection[str] = (),
+    ) -> Sequence[PowerRow] | None:
+        """Changes columns of rows, and ends rows. Returns those that changed after `since`; None
+        where the table is empty.
+        """
+        if said or gone:
+            with self._store.writing() as connection:
+                changed = count(connection, "power")
+                connection.execute(POWER.delete().where(POWER.c.job.in_(gone)))
+                known = set(connection.execute(select(POWER.c.job)).scalars())
+                for job, columns in said.items():
+                    values = {**columns, "changed": changed}
+                    if job in known:
+                        this = POWER.c.job == job
+                        connection.execute(POWER.update().where(this).values(values))
+                    else:
+                        row = PowerRow(job)
+                        empty = {name: getattr(row, name) for name in PowerRow.__slots__}
+                        connection.execute(POWER.insert().values({**empty, **values}))
+        with self._store.reading() as connection:
+            rows = connection.execute(select(POWER).where(POWER.c.changed > since)).all()
+            if not rows and not connection.execute(select(func.count(POWER.c.job))).scalar_one():
+                return None
+        return [PowerRow(*row) for row in rows]
+
+    def take(self, jobs: Collection[str]) -> tuple[Sequence[PowerRow], int]:
+        """The rows of these jobs, and the number of a plan, given in the same transaction: a later
+        order has a later number.
+        """
+        with self._store.writing() as connection:
+            rows = connection.execute(select(POWER).where(POWER.c.job.in_(jobs))).all()
+            return [PowerRow(*row) for row in rows], count(connection, "generation")
