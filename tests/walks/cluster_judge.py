@@ -86,9 +86,7 @@ class Judge:
 
     def claims(self, event: Event) -> None:
         """Whether every job is `held` by a living controller, and how many each has (`shares`)."""
-        even = self._budget_w < float("inf") or max(event["shares"], default=0) <= 1 + min(
-            event["shares"], default=0
-        )
+        even = max(event["shares"], default=0) <= 1 + min(event["shares"], default=0)
         if not self._calm or event["held"]:
             self._claimed_s = event["at_s"]
         if not self._calm or even:
@@ -136,8 +134,9 @@ class Judge:
         elif event["at_s"] > self._held_s + MEASURED_S:
             self._break(event, f"the job is not held for {MEASURED_S:g} s while others lie")
             self._held_s = event["at_s"]
-        allowed_w = self._budget_w - self._liar_w
-        if self._calm and event["at_s"] > self._excused_s and event["sum_w"] > allowed_w:
+        allowed_w = self._budget_w - (self._liar_w if self._calm else 0.0)
+        judged = event["at_s"] > self._excused_s and not self._reloaded
+        if judged and event["sum_w"] > allowed_w:
             self._break(event, f"limits of {event['sum_w']:g} W, {allowed_w:g} W allowed")
 
     def memory(self, event: Event) -> None:

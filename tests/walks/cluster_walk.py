@@ -48,10 +48,10 @@ STORMS = (
 class Walk:
     """One walk: what happened last, how often, and what was broken."""
 
-    def __init__(self, folder: Path, seed: int, *, shared: bool) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         self.rng, self.counts = random.Random(seed), Counter[str]()
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
-        self.world = World(folder, seed, self._note, shared=shared)
+        self.world = World(folder, seed, self._note)
         self.judge: Judge | None = None
         self.steps = 0
         self.digest = hashlib.sha256()  # of all that happened: equal for equal seeds
@@ -214,11 +214,9 @@ class _Kept(io.TextIOBase):
         return len(text)
 
 
-def walked(
-    folder: Path, seed: int, steps: int, until_broken: int = 20, *, shared: bool = False
-) -> tuple[Walk, list[str]]:
+def walked(folder: Path, seed: int, steps: int, until_broken: int = 20) -> tuple[Walk, list[str]]:
     """The walk, and what its controllers said last."""
-    walk, said = Walk(folder, seed, shared=shared), _Kept()
+    walk, said = Walk(folder, seed), _Kept()
     with (
         walk.world.clock.rules(),
         contextlib.redirect_stderr(said),
@@ -233,19 +231,18 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--shared", action="store_true", help="no budget: jobs are shared")
     parser.add_argument("--keep", action="store_true", help="leaves the folder")
     given = parser.parse_args(argv)
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets belongs to the walk
         order = {**os.environ, "PYTHONHASHSEED": "0"}
         again = [sys.executable, __file__, f"--seed={given.seed}", f"--steps={given.steps}"]
-        flags = [f"--{flag}" for flag in ("keep", "shared") if getattr(given, flag)]
+        flags = ["--keep"] if given.keep else []
         os.execve(sys.executable, [*again, *flags], order)
     print(f"cluster, seed {given.seed}, {given.steps} steps", flush=True)
     memory = Path("/dev/shm")
     made = tempfile.mkdtemp(prefix="cluster-", dir=memory if memory.is_dir() else None)
     folder, begun_s = Path(made), time.process_time()
-    walk, said = walked(folder, given.seed, given.steps, shared=given.shared)
+    walk, said = walked(folder, given.seed, given.steps)
     found = walk.judge.found if walk.judge else ["nothing was judged"]
     hours = (walk.world.clock.now_s - walk.world.begun_s) / 3600.0
     print(

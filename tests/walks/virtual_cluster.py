@@ -9,7 +9,6 @@ be cut. What the judge needs is written down as it happens.
 import asyncio
 import contextvars
 import json
-import math
 import random
 import resource
 import sqlite3
@@ -151,7 +150,7 @@ class Cable:
         with self.errors():
             async with asyncio.timeout(timeout):
                 job = getattr(request, "job", "") if name != "Clear" else ""
-                may = self._world.may(self._controller, job)
+                may = self._world.may(self._controller, job, self._address)
                 await asyncio.sleep(LATENCY_S)
                 call = getattr(self._node(), name)
                 if name in ("Apply", "Renew", "Clear"):
@@ -445,9 +444,7 @@ class Controller(Owner):
 class World:
     """Nodes, jobs, controllers and what fails around them."""
 
-    def __init__(self, folder: Path, seed: int, note: Note, *, shared: bool = False) -> None:
-        """`shared`: without a power budget the controllers share the jobs."""
-        self.shared = shared
+    def __init__(self, folder: Path, seed: int, note: Note) -> None:
         self.folder, self.rng, self.clock = folder, random.Random(seed), Clock()
         self._note = note
         self.begun_s, self.context = self.clock.now_s, contextvars.copy_context()
@@ -470,7 +467,7 @@ class World:
         return {
             "gpus": {name: list(node.gpus) for name, node in self.nodes.items()},
             "protected": list(JOBS["blue"]),
-            "budget_w": math.inf if self.shared else BUDGET_W,
+            "budget_w": BUDGET_W,
             "liar_w": GPUS * find(CARD, "card").power_limit_min_w,
             "interval_s": INTERVAL_S,
             "ttl_s": TTL_S,
@@ -488,12 +485,16 @@ class World:
             except sqlite3.OperationalError:  # no controller has made the table
                 return {}
 
-    def may(self, controller: Controller, job: str) -> bool:
-        """Whether the database knows the controller, as the one with the job where it is one."""
-        number = self.lock.number(controller)
+    def may(self, controller: Controller, job: str, address: str) -> bool:
+        """Whether the database knows the controller, as the one with the job where it is one. A
+        power limit is set by the leader, or by the controller of the GPUs' job.
+        """
+        number, holders = self.lock.number(controller), self.holders()
         if job == BUDGET_JOB:
-            return number > 0 and number == self.lock.leader
-        return number > 0 and (job not in JOBS or self.holders().get(job) == number)
+            node = self.at[address].name if address in self.at else ""
+            own = any(holders.get(name) == number for name, on in JOBS.items() if node in on)
+            return number > 0 and (number == self.lock.leader or own)
+        return number > 0 and (job not in JOBS or holders.get(job) == number)
 
     def held(self, job: str) -> bool:
         """Whether a plan is in force: a stage that no other waits for keeps its default clock."""
@@ -618,8 +619,7 @@ class World:
         jobs[2]["slo"]["rate"] = {"promql": "sum(rate(steps_total[10s]))"}
         policy = {
             "apiVersion": "joulecut/v1", "kind": "Policy", "mode": "enforce", "jobs": jobs,
-            "cluster": {"node_power_w": NODE_W}
-            | ({} if self.shared else {"power_budget_w": BUDGET_W}),
+            "cluster": {"node_power_w": NODE_W, "power_budget_w": BUDGET_W},
         }  # fmt: skip
         text = json.dumps(policy)
         (self.folder / "policy.yaml").write_text(text[: len(text) // 2] if broken else text)
