@@ -20,6 +20,7 @@ from joulecut_controller.election.claim_table import ClaimTable
 from joulecut_controller.election.claims import Claims, Wish
 from joulecut_controller.election.leader_lock import Timing
 from joulecut_controller.election.postgres_lock import PostgresLock
+from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.store import postgres
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.store.postgres import LOCK_KEY
@@ -200,6 +201,27 @@ def test_each_shows_its_part_to_the_others(group: Group) -> None:
     begun_s = time.monotonic()
     while ClaimTable(second.store).show(second.number, "five"):
         assert time.monotonic() < begun_s + LIMIT_S, "of a controller that is gone nothing is shown"
+
+
+def test_rows_of_a_power_budget_pass_in_order(group: Group) -> None:
+    first, second = group.join(), group.join()
+    group.settle()
+    ours, theirs = PowerTable(first.store), PowerTable(second.store)
+    assert ours.exchange(0, {}) is None
+    (row,) = theirs.exchange(0, {"job 1": {"party": "a"}}) or ()
+    assert (row.job, row.party, row.number) == ("job 1", "a", 0)
+    ordered = {"number": 1, "ordered": "b"}
+    rows = ours.exchange(0, {"job 1": ordered, "": {**ordered, "done": 1}}) or ()
+    assert {(one.job, one.party, one.number) for one in rows} == {("job 1", "a", 1), ("", "", 1)}
+    seen = max(one.changed for one in rows)
+    assert ours.exchange(seen, {}) == []
+    (taken,), generation = theirs.take(("job 1",))
+    assert (taken.ordered, taken.number, taken.done) == ("b", 1, 0)
+    assert second.store.next_generation() == generation + 1
+    theirs.exchange(seen, {"job 1": {"done": 1}})
+    (row,) = ours.exchange(seen, {}) or ()
+    assert (row.job, row.done) == ("job 1", 1)
+    assert ours.exchange(row.changed, {}, ("", "job 1")) is None
 
 
 def test_two_that_take_at_the_same_moment_take_no_job_twice(group: Group) -> None:

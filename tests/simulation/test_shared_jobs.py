@@ -18,6 +18,7 @@ from running_cluster import CARDS, LIMIT_S, NODES, Cluster, Process, get, until
 
 HOLD_S = 9.0  # a loaded machine stands still for seconds
 LOCK_MHZ = 1200
+BUDGET_W = 1200.0  # of four cards of 400 W
 JOBS = {f"job-{node}-{card}": f"{node}/{card}" for node in NODES for card in range(CARDS)}
 
 
@@ -200,12 +201,28 @@ def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
 
 
 @pytest.mark.long
-def test_a_power_budget_is_held_by_one_controller(group: Group) -> None:
+def test_the_leader_divides_a_power_budget_and_each_sets_the_limits_of_its_jobs(
+    group: Group,
+) -> None:
     group.start_two()
-    group.policy("power_budget_w: 100000")
-    until(lambda: group.shares() == [4], "the jobs are still shared")
-    until(lambda: group.jobs("a") == set(JOBS), "not with the leader")
+    group.policy(f"power_budget_w: {BUDGET_W:g}")
+
+    def within() -> bool:
+        return 0.95 * BUDGET_W <= sum(group.cluster.limits_w()) <= BUDGET_W
+
+    until(within, f"not within the budget: {group.cluster.limits_w()}")
     until(group.settled, "not held any more")
+    assert group.shares() == [2, 2]
+    said = "SELECT count(*) FROM power WHERE done > 0 AND done = number AND job <> ''"
+    until(lambda: group.server.sql(said, "joulecut").strip() == "4", "not by each controller")
+    group.running["a"].child.kill()  # the leader
+    group.running["a"].child.wait(LIMIT_S)
+    until(lambda: group.shares() == [4], "the other does not take its jobs")
+    for _ in range(40):
+        assert sum(group.cluster.limits_w()) <= BUDGET_W
+        time.sleep(0.25)
+    until(within, f"not used: {group.cluster.limits_w()}")
+    group.whole(4)
 
 
 @pytest.mark.long

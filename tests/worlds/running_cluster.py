@@ -176,6 +176,15 @@ class Cluster:
             state.close()
         return found
 
+    def limits_w(self) -> list[float]:
+        """The power limit of every GPU as the device has it."""
+        found = []
+        for node in NODES:
+            state = StateFile.open(self.state(node))
+            found += [state.card(index).power_limit_mw / 1000.0 for index in range(state.cards)]
+            state.close()
+        return found
+
     def commands(self) -> dict[str, float]:
         """Settings that reached the agents, by operation."""
         return self._counted("joulecut_control_commands_total", "op")

@@ -5,10 +5,12 @@ seen a number has seen every row of before.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import func, select
 
+from joulecut_controller.ports import Store
 from joulecut_controller.store.database import DatabaseStore, count
 from joulecut_controller.store.schema import POWER
 
@@ -28,6 +30,26 @@ class PowerRow:
     outcome: str = ""
     done: int = 0
     changed: int = 0
+
+
+class OwnTable:
+    """Of the only controller: rows in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rows: dict[str, PowerRow] = {}
+
+    def exchange(
+        self, _: int, said: Mapping[str, Mapping[str, Any]], gone: Collection[str] = ()
+    ) -> Sequence[PowerRow] | None:
+        for job in gone:
+            self._rows.pop(job, None)
+        for job, columns in said.items():
+            self._rows[job] = replace(self._rows.get(job, PowerRow(job)), **columns)
+        return [self._rows[job] for job in said] if self._rows else None
+
+    def take(self, jobs: Collection[str]) -> tuple[Sequence[PowerRow], int]:
+        return [self._rows[job] for job in jobs], self._store.next_generation()
 
 
 class PowerTable:

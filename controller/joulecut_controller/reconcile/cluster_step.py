@@ -25,9 +25,9 @@ from joulecut_controller.ports import Rates, Record
 from joulecut_controller.power.budget import Share
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.leases import LimitOutcome, Place
+from joulecut_controller.reconcile.leases import LimitOutcome
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
-from joulecut_controller.reconcile.shared_budget import LimitOrder
+from joulecut_controller.reconcile.shared_budget import NO_JOB, LimitOrder
 from joulecut_controller.view import JobState, NodeView, View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.money import Prices
@@ -227,20 +227,20 @@ class Cluster:
             host_power_w, gpus = policy.cost.host_power_w, self.seen.view.gpus
             over = policy.power_budget_w is None or not policy.enforces
             shared.unknown = Share(limited=not over)
-            shared.need(
-                {
-                    name: self.jobs[name].party(one.job, gpus, host_power_w)
-                    for name, one in (observations.items() if needed else ())
-                    if name in self.jobs
-                }
-            )
-            await shared.exchange(ends=not needed)
+            own = {
+                name: self.jobs[name].party(one.job, gpus, host_power_w)
+                for name, one in (observations.items() if needed else ())
+                if name in self.jobs
+            }
+            shared.need(own)
+            group = self.context.claims.group
+            await shared.exchange((NO_JOB, *(group.holders if group else own)) if needed else ())
             async with acting(ALL):
                 if leads and needed:
                     await self._divide()
-                elif not leads:
+                if not self.context.leases.lost:
                     await shared.carry_out(self._set_limits)
-            await shared.exchange(ends=not needed)
+            services.power_budget.hear()
         for name in self.jobs:
             if shared.share(name).deadline_s != before.get(name, Share()).deadline_s:
                 self.changed(name)
@@ -266,21 +266,14 @@ class Cluster:
         if (known or not self.seen.policies) and policy.power_budget_w is not None:
             self._say(services.budgets.settle(policy.power_budget_w, known, beside_w))
         shares = {name: services.budgets.share(name) for name in parties}
-        holds, ttl_s = services.holds.all, self.seen.ttl_s()
-        await budget.step(policy, self.view(()), parties, shares, holds=holds, ttl_s=ttl_s)
+        if not budget.begun:
+            await asyncio.to_thread(budget.begin)
+        budget.step(policy, self.seen.view, parties, shares, services.holds.all)
         shared.give({name: budget.limiting(name, share) for name, share in shares.items()})
 
     async def _set_limits(self, order: LimitOrder, generation: int) -> LimitOutcome:
-        """Limits on GPUs of this controller's jobs, that the leader has ordered."""
-        gpus = self.seen.view.gpus
-        return await self.context.leases.limit_power(
-            {Place(gpus[u].address, u): w for u, w in order.limits_w.items() if u in gpus},
-            generation=generation,
-            ttl_s=self.seen.ttl_s(),
-            keep=order.keep,
-            above=order.above,
-            reason=order.reason,
-        )
+        gpus, ttl_s = self.seen.view.gpus, self.seen.ttl_s()
+        return await self.services.power_budget.set_limits(order, gpus, generation, ttl_s)
 
     async def keep_memory(self) -> None:
         """Fits and stores what was learnt. Raises Unavailable."""

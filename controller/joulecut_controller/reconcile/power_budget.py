@@ -7,7 +7,6 @@ a restarted controller counts nodes that it cannot reach. After the end of a bud
 back on a ramp. Limits above them last as long as the leases of clocks, and are in no record.
 """
 
-import asyncio
 import json
 import math
 from collections import defaultdict
@@ -33,7 +32,7 @@ from joulecut_controller.power.limits import (
 )
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
-from joulecut_controller.reconcile.shared_budget import LimitOrder, SharedBudget
+from joulecut_controller.reconcile.shared_budget import NO_JOB, LimitOrder, SharedBudget
 from joulecut_controller.view import BUDGET_JOB, POWER_SLACK_W, GpuView, NodeView, View
 from joulecut_wire.assumed import UNUSED_BUSY_RATIO
 from joulecut_wire.messages import GpuSnapshot
@@ -126,9 +125,9 @@ class PowerBudget:
         self._now_s, self._unix_s = now_s, unix_s
         self._gpus: dict[str, _Seen] = {}
         self._kept: dict[str, str] = {}  # by address: the record in the store
-        self._begun = False
+        self.begun = False
         if shared.leads:
-            self._begin()
+            self.begin()
         self._parties: Mapping[str, Party] = {}
         self._job_of: Mapping[str, str] = {}
         self._limits_w: Mapping[str, float] = {}
@@ -137,10 +136,10 @@ class PowerBudget:
         self.unused: set[str] = set()
         self.ratios: dict[str, float] = {}
         self._ramp: tuple[float, float] | None = None  # since when, in seconds; watts to give back
-        self._said = ""
+        self._said: set[str] = set()  # of what was not taken
         self.shown: PowerLimits | None = None
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """What earlier controllers have set. Raises Unavailable."""
         for record in reversed(self._store.records(TOPIC, limit=RECORDS_READ_MAX)):
             self._kept[record.job] = record.content
@@ -149,7 +148,7 @@ class PowerBudget:
                 # A command of the controller before may still be on its way.
                 until_s = self._now_s() + EARLIER_S
                 self._gpus[uuid] = _Seen(limit, address, until_s, there_s=self._now_s())
-        self._begun = True
+        self.begun = True
 
     def needed(self, policy: Policy) -> bool:
         """Whether there is a budget, or limits of this store's are still in force."""
@@ -168,24 +167,21 @@ class PowerBudget:
         ratio = round(self.ratios.get(job, UNMEASURED_RATIO), 3)
         return replace(share, limited=limited, mean_ratio=ratio)
 
-    async def step(
+    def step(
         self,
         policy: Policy,
         view: View,
         parties: Mapping[str, Party],
         shares: Mapping[str, Share],
-        *,
         holds: Iterable[Hold],
-        ttl_s: float,
     ) -> None:
-        """One pass; parties and shares by job. Raises Unavailable where the store cannot number or
-        keep a step.
+        """One pass: the next orders; parties and shares by job. Raises Unavailable where the store
+        cannot keep a step.
         """
-        if not self._begun:
-            await asyncio.to_thread(self._begin)
         self._parties = parties
         self._job_of = {uuid: name for name, one in parties.items() for uuid in one.uuids}
-        self._hear()
+        self.hear()
+        self._shared.narrow(self._job_of)
         draws = {
             name: Draw(
                 frozenset(one.uuids), _share_w(shares[name], one, policy), one.mean_w, one.needs_w
@@ -197,7 +193,7 @@ class PowerBudget:
         self._look(view, adopts=not over)
         if over:
             self._limits_w, self._above = {}, {}
-            await self._give_back(policy, view, over, ttl_s)
+            self._give_back(policy, view, over)
             if policy.power_budget_w is None or policy.enforces:
                 return
         else:
@@ -216,18 +212,11 @@ class PowerBudget:
             steps = self._unconfirmed_left_out(next_limits(gpus, self._limits_w, capacity_w))
             reason = f"the power budget of {policy.power_budget_w:.6g} W"
             if steps:
-                await self._send(steps, view, ttl_s, keep=True, reason=reason)
+                self._send(steps, view, keep=True, reason=reason)
                 gpus = self._limited(policy, view, held)
             else:
                 self._keep(view)  # limits that were read back
-            await self._step_above(
-                view,
-                gpus,
-                self._corrected(draws),
-                capacity_w=capacity_w,
-                ttl_s=ttl_s,
-                reason=reason,
-            )
+            self._step_above(view, gpus, self._corrected(draws), capacity_w, reason)
         self._show(policy, view, gpus, found, enforced=not over)
 
     def _corrected(self, draws: Mapping[str, Draw]) -> dict[str, Draw]:
@@ -239,14 +228,12 @@ class PowerBudget:
             if draw.mean_w is not None
         }
 
-    async def _step_above(
+    def _step_above(
         self,
         view: View,
         gpus: Sequence[LimitedGpu],
         draws: Mapping[str, Draw],
-        *,
         capacity_w: float,
-        ttl_s: float,
         reason: str,
     ) -> None:
         """Limits above those that stay, and what jobs draw under them."""
@@ -268,13 +255,14 @@ class PowerBudget:
                 if stands:
                     fixed = {gpu.uuid for gpu in gpus if gpu.fixed}
                     back = {u: self._gpus[u].limit.set_w for u in stands if u not in fixed}
-                    await self._send(back, view, ttl_s, keep=True, reason=reason)
+                    self._send(back, view, keep=True, reason=reason)
                 continue
             if moved(stands, wanted[name]):
                 self._above.pop(name, None)
                 if known is None or now_s - known.sent_s >= EARLIER_S:
                     self._above[name] = _Above(now_s, now_s)
-                    await self._raise(wanted[name], ttl_s, reason)
+                    above = LimitOrder(wanted[name], keep=False, above=True, reason=reason)
+                    self._shared.order(above, self._job_of)
                 else:
                     self._above[name] = known
             else:
@@ -286,18 +274,6 @@ class PowerBudget:
         shown = limit.set_w > 0.0 and abs(limit.bound_w - limit.set_w) <= POWER_SLACK_W
         settled = shown and not seen.awaited and seen.shown_s < math.inf
         return node is not None and node.limits_above_kept and settled
-
-    async def _raise(self, limits_w: Mapping[str, float], ttl_s: float, reason: str) -> None:
-        own = self._order(limits_w, keep=False, above=True, reason=reason)
-        if not own:
-            return
-        generation = self._store.next_generation()
-        outcome = await self._leases.limit_power(
-            own, generation=generation, ttl_s=ttl_s, keep=False, above=True, reason=reason
-        )
-        if outcome.taken:
-            text = f"{len(outcome.taken)} power limits as long as clocks are held: {reason}"
-            self._audit.post("apply", "", text, generation=generation, limits_w=dict(limits_w))
 
     def _measure(self, name: str, view: View, draw: Draw, known: _Above | None) -> _Above:
         """The mean power of a job whose clocks no limit holds lower."""
@@ -424,57 +400,45 @@ class PowerBudget:
 
     def _orphaned(self, uuid: str) -> bool:
         """Whether no controller is there to set the limit."""
-        job = self._job_of.get(uuid)
-        return job is not None and self._shared.orphaned(job)
+        return self._shared.orphaned(self._job_of.get(uuid, NO_JOB))
 
     # -- commands --------------------------------------------------------------------------
 
-    async def _send(
-        self, limits_w: Mapping[str, float], view: View, ttl_s: float, *, keep: bool, reason: str
-    ) -> None:
-        """One step. What may be in force afterwards is in the store before it is sent."""
-        generation = self._store.next_generation()
+    def _send(self, limits_w: Mapping[str, float], view: View, *, keep: bool, reason: str) -> None:
+        """One step. What may be in force afterwards is in the store before it is ordered."""
         for uuid, limit_w in limits_w.items():
             seen = self._gpus[uuid]
             bound_w = max(seen.limit.bound_w, limit_w)
             seen.limit = replace(seen.limit, set_w=limit_w, bound_w=bound_w)
             seen.shown_s, seen.awaited = math.inf, False
         self._keep(view)
-        own = self._order(limits_w, keep=keep, above=False, reason=reason)
+        self._shared.order(LimitOrder(limits_w, keep, above=False, reason=reason), self._job_of)
+
+    async def set_limits(
+        self, order: LimitOrder, gpus: Mapping[str, GpuView], generation: int, ttl_s: float
+    ) -> LimitOutcome:
+        """Carries out an order, of this controller's leader or its own."""
+        limits_w = {uuid: w for uuid, w in order.limits_w.items() if uuid in gpus}
         outcome = await self._leases.limit_power(
-            own, generation=generation, ttl_s=ttl_s, keep=keep, reason=reason
+            {Place(gpus[uuid].address, uuid): w for uuid, w in limits_w.items()},
+            generation=generation,
+            ttl_s=ttl_s,
+            keep=order.keep,
+            above=order.above,
+            reason=order.reason,
         )
-        self._answered(outcome, [place.uuid for place in own], keep=keep)
-        total_w = sum(limits_w.values())
-        troubles = {**outcome.refused, **outcome.unanswered}
-        text = (
-            f"{len(outcome.taken)} of {len(limits_w)} power limits set, {total_w:.6g} W: {reason}"
-        )
-        if elsewhere := len(limits_w) - len(own):
-            text += f"; {elsewhere} ordered of other controllers"
-        if troubles:
+        text = f"{len(outcome.taken)} of {len(limits_w)} power limits set"
+        text += " as long as clocks are held" if order.above else ""
+        text += f", {sum(limits_w.values()):.6g} W: {order.reason}"
+        if troubles := {**outcome.refused, **outcome.unanswered}:
             text += f"; {next(iter(troubles.values()))}"
-        if outcome.taken or elsewhere or text != self._said:
-            self._audit.post("apply", "", text, generation=generation, limits_w=dict(limits_w))
-        self._said = text
+        if outcome.taken or (limits_w and text not in self._said):
+            self._audit.post("apply", "", text, generation=generation, limits_w=limits_w)
+        self._said = set() if outcome.taken else {*self._said, text}
+        return outcome
 
-    def _order(
-        self, limits_w: Mapping[str, float], *, keep: bool, above: bool, reason: str
-    ) -> dict[Place, float]:
-        """Orders what other controllers have to set; the rest is this one's."""
-        own, theirs = {}, defaultdict[str, dict[str, float]](dict)
-        for uuid, limit_w in limits_w.items():
-            job = self._job_of.get(uuid, "")
-            if self._shared.away(job):
-                theirs[job][uuid] = limit_w
-            else:
-                own[Place(self._gpus[uuid].address, uuid)] = limit_w
-        for job, limits in theirs.items():
-            self._shared.order(job, LimitOrder(limits, keep, above, reason))
-        return own
-
-    def _hear(self) -> None:
-        """Takes in what other controllers have set, or a leader before has left unanswered."""
+    def hear(self) -> None:
+        """Takes in what was set, or what a leader before has left without an answer."""
         for order, outcome in self._shared.answers():
             if not order.above:
                 known = [uuid for uuid in order.limits_w if uuid in self._gpus]
@@ -497,7 +461,7 @@ class PowerBudget:
             else:
                 seen.refused = outcome.unanswered.get(uuid, "")
 
-    async def _give_back(self, policy: Policy, view: View, why: str, ttl_s: float) -> None:
+    def _give_back(self, policy: Policy, view: View, why: str) -> None:
         """The limits that were set go back to those found before, on a ramp."""
         others = {node.address for node in view.nodes if node.other_term}
         caps_w = self._caps_w(policy)
@@ -526,8 +490,7 @@ class PowerBudget:
         self._ramp = (began_s, gap_w)
         steps, left_w = next_raises(ours, gap_w, view.now_s - began_s)
         if steps and not self._leases.lost:
-            await self._send(steps, view, ttl_s, keep=False, reason=why)
-            self._keep(view)
+            self._send(steps, view, keep=False, reason=why)
         self.shown = self._giving_back(
             policy.power_budget_w,
             f"{why}: the power limits of {len(ours)} GPUs go back, {left_w:.6g} W within "

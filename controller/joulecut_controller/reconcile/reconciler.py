@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from joulecut_controller.board import Board, LogLine
 from joulecut_controller.election.claims import Claims, Group, Wish
-from joulecut_controller.election.power_table import PowerTable
+from joulecut_controller.election.power_table import OwnTable, PowerTable
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
@@ -132,7 +132,7 @@ class Reconciler:
         tasks = BackgroundTasks(background, failed=self._not_computed)
         holds, shared = Holds(store, unix_s), claims.group is not None
         audit, leases = self._context.audit, self._context.leases
-        shared_budget = SharedBudget(claims, power_table)
+        shared_budget = SharedBudget(claims, power_table or OwnTable(store))
         self._services = JobServices(
             fleet=fleet,
             inbox=Inbox(),
