@@ -150,22 +150,20 @@ def test_a_limit_that_another_writer_raised_is_left_and_made_room_for(
     assert world.counted_w() <= policy.power_budget_w
 
 
-def reload(world: World, address: str, *, counted: bool = True) -> None:
+def reload(world: World, address: str) -> None:
     """The driver of a node forgets every limit, and begins its energy counters again."""
     agent = world.agents[address]
     for uuid in agent.uuids:
         agent.limits_w.pop(uuid, None)
-        if counted:
-            world.begin_energy(uuid)
+        world.begin_energy(uuid)
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) -> None:
+def test_a_driver_reload_is_no_person(store: DatabaseStore) -> None:
     world, policy = budgeted()
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     kept_w = world.counted_w()
-    reload(world, "n1:1", counted=counted)
+    reload(world, "n1:1")
     assert world.counted_w() > kept_w
     controller.run(2)
     assert world.counted_w() <= policy.power_budget_w
@@ -180,7 +178,7 @@ def test_a_reload_between_two_readings_is_no_person(store: DatabaseStore, first:
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     agent = world.agents["n1:1"]
-    for half in ("first", "second") * 2:  # the second is no longer told by all limits at once
+    for half in ("first", "second") * 2:
         for uuid in agent.uuids:
             if (first == "counter") == (half == "first"):
                 world.begin_energy(uuid)
@@ -198,16 +196,6 @@ def test_a_reload_between_two_readings_is_no_person(store: DatabaseStore, first:
     agent.limits_w[agent.uuids[0]] = world.sku.power_limit_w
     controller.run(SETTLED_PASSES)
     assert world.limits_w()[agent.uuids[0]] == world.sku.power_limit_w, "a person's, and left"
-
-
-def test_who_raises_every_limit_again_is_a_person(store: DatabaseStore) -> None:
-    world, policy = budgeted(share=1.2)
-    controller = Controller(world, store, policy)
-    controller.run(SETTLED_PASSES)
-    for _ in range(2):
-        reload(world, "n3:1", counted=False)  # as `nvidia-smi -pl` does for all GPUs
-        controller.run(SETTLED_PASSES)
-    assert world.limits_w()["GPU-n3-0"] == world.sku.power_limit_w
 
 
 def test_a_raise_without_an_answer_counts_as_done(store: DatabaseStore) -> None:

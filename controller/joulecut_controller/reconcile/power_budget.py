@@ -307,7 +307,6 @@ class PowerBudget:
         """What the nodes show now. Limits that another controller has set are adopted under a
         budget that is enforced, and its own otherwise.
         """
-        at_default = self._all_at_default(view)
         for uuid, gpu in view.gpus.items():
             default_w, shown = gpu.description.power_limit_default_w, gpu.snapshot
             new = _Seen(_Limit(default_w, 0.0, default_w), gpu.address)
@@ -316,7 +315,8 @@ class PowerBudget:
             if shown is None:
                 continue
             read = view.now_s - gpu.age_s > seen.shown_s
-            if _reloaded(seen, shown, view.now_s, at_once=read and gpu.address in at_default):
+            if shown.energy_j is not None and shown.energy_j < seen.energy_j:
+                # The driver was loaded again; a person who raises a limit leaves the counter alone.
                 seen.external_until_s, seen.reloaded_s, seen.forgotten = -math.inf, view.now_s, True
             if read:
                 _read_back(seen, gpu, shown, view.now_s, adopts=adopts)
@@ -332,15 +332,6 @@ class PowerBudget:
                 seen.there_s = view.now_s
             elif view.now_s - seen.there_s > (LEFT_S if left else GONE_S):
                 del self._gpus[uuid]
-
-    def _all_at_default(self, view: View) -> set[str]:
-        """Agents of several limited GPUs that all show the card's own limit now."""
-        limited: dict[str, list[bool]] = {}
-        for uuid, seen in self._gpus.items():
-            gpu = view.gpus.get(uuid)
-            if seen.limit.set_w and gpu is not None:
-                limited.setdefault(gpu.address, []).append(_at_default(gpu))
-        return {address for address, shown in limited.items() if len(shown) > 1 and all(shown)}
 
     def _limited(
         self,
@@ -616,23 +607,6 @@ def _read_back(
         if raised and not seen.forgotten and seen.external_until_s <= now_s:
             seen.external_until_s = now_s + EXTERNAL_S
         seen.limit = replace(limit, bound_w=now_w)
-
-
-def _reloaded(seen: _Seen, shown: GpuSnapshot, now_s: float, *, at_once: bool) -> bool:
-    """Whether the driver was loaded again since the last reading, and forgot the limit.
-
-    A person who raises it leaves the energy counter alone. An agent reads counters more often than
-    limits. Where the counter shows nothing, all limits of a node at their default at once are a
-    reload, and a person's wish where they are again so soon.
-    """
-    begun_again = shown.energy_j is not None and shown.energy_j < seen.energy_j
-    return begun_again or (at_once and now_s - seen.reloaded_s > EXTERNAL_S)
-
-
-def _at_default(gpu: GpuView) -> bool:
-    """Whether the card's own limit is in force, as after the driver was loaded."""
-    limit_w = gpu.snapshot.power_limit_enforced_w if gpu.snapshot else None
-    return limit_w is not None and not gpu.power_limited
 
 
 def _over(policy: Policy, hold: Hold | None) -> str:
