@@ -120,6 +120,7 @@ class Cluster:
             "state_dir": str(self.folder / node),
             "sample_interval_s": self.sample_s,
             "lease": {"ttl_s_max": TTL_S},
+            "power": {"keep_hours": 1},
         }
         return self.start(
             str(BIN / "joulecut-agent"), "run", "--config", self.put(f"{node}.yaml", config)

@@ -101,12 +101,17 @@ class Sharing:
         return await self._at(address).clear(address, epoch, job, uuids, reason)
 
 
-def drawn(seed: int, count: int, cards: Sequence[str] = CARDS) -> Sharing:
+def drawn(
+    seed: int,
+    count: int,
+    cards: Sequence[str] = CARDS,
+    shapes: Sequence[tuple[int, int]] = SHAPES,
+) -> Sharing:
     """`count` jobs of drawn card and shape."""
     dice = random.Random(f"sharing {seed}")
     worlds = []
     for number in range(count):
-        card, (stages, microbatches) = dice.choice(cards), dice.choice(SHAPES)
+        card, (stages, microbatches) = dice.choice(cards), dice.choice(shapes)
         still = Plant([World(card=card, stages=1, microbatches=1).sku] * stages, microbatches)
         whole_s = still.iterate([sku.clock_max_mhz for sku in still.skus]).own_s
         scale = ITERATION_S * dice.uniform(0.8, 1.25) / whole_s

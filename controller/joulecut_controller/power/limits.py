@@ -8,11 +8,12 @@ power is within the sum of those that stay. Pure; watts.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
+from joulecut_controller.power.budget import Party
 from joulecut_controller.view import POWER_SLACK_W
 
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
@@ -45,19 +46,6 @@ class LimitedGpu:
     in_force_w: float
     fixed: str = ""
     above_w: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """What a job takes. `share_w` is the mean power that the budget leaves to its GPUs, None: as
-    much as equal limits do. `mean_w` is predicted of the clocks that it holds, None while it holds
-    none or it is not known; `needs_w`, by GPU, are the limits that leave it these clocks.
-    """
-
-    uuids: frozenset[str]
-    share_w: float | None = None
-    mean_w: float | None = None
-    needs_w: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +91,33 @@ def allocate_limits(gpus: Sequence[LimitedGpu], capacity_w: float) -> Allocation
 
 
 def shared_limits(
-    gpus: Sequence[LimitedGpu], equal: Allocation, draws: Iterable[Draw]
+    gpus: Sequence[LimitedGpu],
+    equal: Allocation,
+    parties: Mapping[str, Party],
+    shares_w: Mapping[str, float],
 ) -> dict[str, float]:
     """Equal limits, but for the jobs whose share of the budget is known: what all these have of
     equal limits goes by their shares, and within a job by what its clocks need.
     """
     known, limits_w = {gpu.uuid: gpu for gpu in gpus}, dict(equal.limits_w)
-    sharing = [
-        draw for draw in draws if draw.share_w and all(uuid in limits_w for uuid in draw.uuids)
-    ]
-    room_w = sum(limits_w[uuid] for draw in sharing for uuid in draw.uuids)
-    shares_w = sum(draw.share_w or 0.0 for draw in sharing)
-    for draw in sharing:
+    sharing = {
+        name: party
+        for name, party in parties.items()
+        if shares_w.get(name) and all(uuid in limits_w for uuid in party.uuids)
+    }
+    room_w = sum(limits_w[uuid] for party in sharing.values() for uuid in party.uuids)
+    sum_w = sum(shares_w[name] for name in sharing)
+    for name, party in sharing.items():
         own = [
-            replace(known[uuid], wanted_w=draw.needs_w.get(uuid, known[uuid].wanted_w))
-            for uuid in draw.uuids
+            replace(known[uuid], wanted_w=party.needs_w.get(uuid, known[uuid].wanted_w))
+            for uuid in party.uuids
         ]
-        limits_w |= allocate_limits(own, room_w * (draw.share_w or 0.0) / shares_w).limits_w
+        limits_w |= allocate_limits(own, room_w * shares_w[name] / sum_w).limits_w
     return limits_w
 
 
 def limits_above(
-    gpus: Sequence[LimitedGpu], draws: Mapping[str, Draw], capacity_w: float
+    gpus: Sequence[LimitedGpu], parties: Mapping[str, Party], capacity_w: float
 ) -> dict[str, dict[str, float]]:
     """By job, the limits that may stand above those that stay: where mean power is no more than
     these sum to, and all together within the capacity. A job may be named without any.
@@ -132,20 +125,20 @@ def limits_above(
     known = {gpu.uuid: gpu for gpu in gpus}
     total_w = sum(gpu.in_force_w for gpu in gpus)
     asked = []
-    for name, draw in draws.items():
-        own = [known[uuid] for uuid in draw.uuids if uuid in known]
+    for name, party in parties.items():
+        own = [known[uuid] for uuid in party.uuids if uuid in known]
         if (
-            draw.mean_w is not None
-            and len(own) == len(draw.uuids)
+            party.mean_w is not None
+            and len(own) == len(party.uuids)
             and not any(g.fixed for g in own)
         ):
-            asked.append((draw.mean_w - sum(gpu.in_force_w for gpu in own), name, own))
+            asked.append((party.mean_w - sum(gpu.in_force_w for gpu in own), name, own))
     found: dict[str, dict[str, float]] = {}
     for more_w, name, own in sorted(asked, key=lambda one: one[:2]):
         stays_w = sum(gpu.in_force_w for gpu in own)
         if more_w <= ABOVE_RATIO * stays_w and total_w + more_w <= capacity_w:
             total_w += more_w
-            needs_w = {g.uuid: min(draws[name].needs_w.get(g.uuid, 0.0), g.most_w) for g in own}
+            needs_w = {g.uuid: min(parties[name].needs_w.get(g.uuid, 0.0), g.most_w) for g in own}
             found[name] = {
                 gpu.uuid: float(math.ceil(needs_w[gpu.uuid]))
                 for gpu in own

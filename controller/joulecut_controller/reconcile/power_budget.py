@@ -21,7 +21,6 @@ from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Share
 from joulecut_controller.power.limits import (
     RAMP_S,
     Allocation,
-    Draw,
     LimitedGpu,
     allocate_limits,
     limits_above,
@@ -182,12 +181,6 @@ class PowerBudget:
         self._job_of = {uuid: name for name, one in parties.items() for uuid in one.uuids}
         self.hear()
         self._shared.narrow(self._job_of)
-        draws = {
-            name: Draw(
-                frozenset(one.uuids), _share_w(shares[name], one, policy), one.mean_w, one.needs_w
-            )
-            for name, one in parties.items()
-        }
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
         over = _over(policy, held.get(ALL))
         self._look(view, adopts=not over)
@@ -204,7 +197,13 @@ class PowerBudget:
         found = allocate_limits(gpus, capacity_w)
         fixed = {gpu.uuid: gpu.in_force_w for gpu in gpus if gpu.fixed}
         self.counted_w = {**found.limits_w, **fixed}
-        limits_w = shared_limits(gpus, found, draws.values())
+        host_power_w = policy.cost.host_power_w
+        shares_w = {
+            name: max(0.0, share.power_w - host_power_w * len(parties[name].uuids))
+            for name, share in shares.items()
+            if share.power_w is not None
+        }
+        limits_w = shared_limits(gpus, found, parties, shares_w)
         exceeds = sum(self._limits_w.values()) + sum(fixed.values()) > capacity_w
         if exceeds or moved(self._limits_w, limits_w):
             self._limits_w = limits_w
@@ -216,40 +215,41 @@ class PowerBudget:
                 gpus = self._limited(policy, view, held)
             else:
                 self._keep(view)  # limits that were read back
-            self._step_above(view, gpus, self._corrected(draws), capacity_w, reason)
+            self._step_above(view, gpus, self._corrected(parties), capacity_w, reason)
         self._show(policy, view, gpus, found, enforced=not over)
 
-    def _corrected(self, draws: Mapping[str, Draw]) -> dict[str, Draw]:
+    def _corrected(self, parties: Mapping[str, Party]) -> dict[str, Party]:
         """With mean powers as measured."""
-        self.ratios = {name: ratio for name, ratio in self.ratios.items() if name in draws}
+        self.ratios = {name: ratio for name, ratio in self.ratios.items() if name in parties}
         return {
-            name: replace(draw, mean_w=draw.mean_w * self.ratios.get(name, UNMEASURED_RATIO))
-            for name, draw in draws.items()
-            if draw.mean_w is not None
+            name: replace(one, mean_w=one.mean_w * self.ratios.get(name, UNMEASURED_RATIO))
+            for name, one in parties.items()
+            if one.mean_w is not None
         }
 
     def _step_above(
         self,
         view: View,
         gpus: Sequence[LimitedGpu],
-        draws: Mapping[str, Draw],
+        parties: Mapping[str, Party],
         capacity_w: float,
         reason: str,
     ) -> None:
         """Limits above those that stay, and what jobs draw under them."""
         nodes = {node.address: node for node in view.nodes}
         able = {
-            name: draw
-            for name, draw in draws.items()
+            name: party
+            for name, party in parties.items()
             if all(
-                uuid in self._gpus and self._settled(self._gpus[uuid], nodes) for uuid in draw.uuids
+                uuid in self._gpus and self._settled(self._gpus[uuid], nodes)
+                for uuid in party.uuids
             )
         }
-        self._above = {name: above for name, above in self._above.items() if name in draws}
+        self._above = {name: above for name, above in self._above.items() if name in parties}
         wanted, above_w = limits_above(gpus, able, capacity_w), {g.uuid: g.above_w for g in gpus}
-        for name, draw in draws.items():
+        for name, party in parties.items():
             known, now_s = self._above.get(name), view.now_s
-            stands = {uuid: above_w[uuid] for uuid in draw.uuids if above_w.get(uuid)}
+            stands = {uuid: above_w[uuid] for uuid in party.uuids if above_w.get(uuid)}
             if name not in wanted:
                 self._above.pop(name, None)
                 if stands:
@@ -266,7 +266,7 @@ class PowerBudget:
                 else:
                     self._above[name] = known
             else:
-                self._above[name] = self._measure(name, view, draw, known)
+                self._above[name] = self._measure(name, view, party, known)
 
     def _settled(self, seen: _Seen, nodes: Mapping[str, NodeView]) -> bool:
         """Whether the limit that stays has been read back, and its node takes one above it."""
@@ -275,14 +275,14 @@ class PowerBudget:
         settled = shown and not seen.awaited and seen.shown_s < math.inf
         return node is not None and node.limits_above_kept and settled
 
-    def _measure(self, name: str, view: View, draw: Draw, known: _Above | None) -> _Above:
+    def _measure(self, name: str, view: View, party: Party, known: _Above | None) -> _Above:
         """The mean power of a job whose clocks no limit holds lower."""
-        shown = [view.gpus[uuid].snapshot for uuid in draw.uuids if uuid in view.gpus]
+        shown = [view.gpus[uuid].snapshot for uuid in party.uuids if uuid in view.gpus]
         counters = [one.energy_j for one in shown if one is not None and one.energy_j is not None]
         energy_j = sum(counters)
-        mean_w = round((draw.mean_w or 0.0) / self.ratios.get(name, UNMEASURED_RATIO), 3)
+        mean_w = round((party.mean_w or 0.0) / self.ratios.get(name, UNMEASURED_RATIO), 3)
         begun = _Above(view.now_s, view.now_s, mean_w, energy_j)
-        if known is None or known.mean_w != mean_w or len(counters) < len(draw.uuids):
+        if known is None or known.mean_w != mean_w or len(counters) < len(party.uuids):
             return begun
         if (elapsed_s := view.now_s - known.since_s) < MEASURED_S:
             return known
@@ -562,13 +562,6 @@ def _held_by_job(gpu: GpuView, seen: _Seen) -> bool:
     if shown is None or lease is None or lease.job == BUDGET_JOB:
         return False
     return bool(lease.power_limit_w and not shown.power_limit_kept_w and not seen.limit.set_w)
-
-
-def _share_w(share: Share, party: Party, policy: Policy) -> float | None:
-    """What the budget leaves to its GPUs; None: as much as equal limits do."""
-    if share.power_w is None:
-        return None
-    return max(0.0, share.power_w - policy.cost.host_power_w * len(party.uuids))
 
 
 def _most_w(limit: _Limit) -> float:
