@@ -262,10 +262,11 @@ class Cluster:
             for uuid in self.seen.view.gpus
             if uuid not in at_work
         )
-        # Before any job was seen nothing is known to share.
-        if (known or not self.seen.policies) and policy.power_budget_w is not None:
+        # Before limits are known the shares are those of the leader before.
+        if budget.counted_w and policy.power_budget_w is not None:
             self._say(services.budgets.settle(policy.power_budget_w, known, beside_w))
-        shares = {name: services.budgets.share(name) for name in parties}
+        share = services.budgets.share if services.budgets.shares else shared.share
+        shares = {name: share(name) for name in parties}
         if not budget.begun:
             await asyncio.to_thread(budget.begin)
         budget.step(policy, self.seen.view, parties, shares, services.holds.all)

@@ -88,7 +88,7 @@ class SharedBudget:
         self.shares = dict(shares)
         for name, share in shares.items():
             row = self._rows.get(name)
-            if row and not self._own(name) and (text := _text(share)) != row.share:
+            if row and (text := _text(share)) != row.share:
                 self._say(name, share=text)
 
     def order(self, order: LimitOrder, job_of: Mapping[str, str]) -> None:
@@ -144,10 +144,10 @@ class SharedBudget:
 
     def _follow(self, row: PowerRow, *, begins: bool) -> None:
         name = row.job
+        share = _read(row.share, Share)
+        if share is not None and (begins or (self._own(name) and not self.leads)):
+            self.shares[name] = share
         if not self.leads:
-            share = _read(row.share, Share)
-            if share is not None and self._own(name):
-                self.shares[name] = share
             return
         party = _read(row.party, Party)
         if party is not None and name not in self._told:
