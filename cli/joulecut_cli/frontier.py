@@ -4,13 +4,12 @@ The flags alone: `frontier_points` does the work, and is imported after they are
 `--help` and a misspelt flag need no solver.
 """
 
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from pathlib import Path
 
 from joulecut_cli.granularity import ALL, HELP, read_granularities
 from joulecut_cli.money import add_price_flags
-from joulecut_cli.prove import add_prove
-from joulecut_wire.command import Parser
+from joulecut_wire.command import Parser, retired
 from joulecut_wire.flags import whole
 
 PROG = "joulecut frontier"
@@ -22,6 +21,8 @@ def run(argv: list[str]) -> int:
     """Prints the frontier of one job. Raises BadInput."""
     options = _parse(argv)
     asked = None if options.granularity is None else read_granularities(options.granularity)
+    if options.prove:
+        retired("--prove", "has no effect on a frontier: joulecut plan --prove searches on for one")
 
     from joulecut_cli import frontier_points
 
@@ -40,7 +41,7 @@ def _parse(argv: list[str]) -> Namespace:
         help=f"{HELP} (the default; changes where the job file has `switching`); "
         f"{ALL}: beside each other",
     )
-    add_prove(parser)
+    parser.add_argument("--prove", nargs="?", const="20", help=SUPPRESS)
     add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")

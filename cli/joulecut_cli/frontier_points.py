@@ -15,7 +15,6 @@ from joulecut_cli.granularity import ALL, Asked
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.money import given_prices, money_json, prices_text, valued
 from joulecut_cli.progress import Progress, solving
-from joulecut_cli.prove import proved
 from joulecut_engine.chart import of_frontiers
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.money import Iteration, Prices, Worth
@@ -29,7 +28,7 @@ COMPARED = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # slowdowns people ask for
 
 
 def run(options: Namespace, word: Sequence[Asked] | None) -> int:
-    """Prints the frontier of one job, after `prove` more seconds of search. Raises BadInput."""
+    """Prints the frontier of one job. Raises BadInput."""
     picture = plot.target(options.plot)
     job = read(options.job)
     problem = job.problem()
@@ -42,10 +41,7 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
             shared_s = _shared_s(frontiers.values(), options.points)
             for number, (granularity, frontier) in enumerate(frontiers.items()):
                 advance = partial(_advance, progress, number, len(frontiers))
-                found = frontier.points(options.points, advance, shared_s)
-                drawn[granularity] = _proved(
-                    frontier, found, options.prove / len(frontiers), progress
-                )
+                drawn[granularity] = frontier.points(options.points, advance, shared_s)
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     seconds = time.perf_counter() - began_s
@@ -98,18 +94,6 @@ def _shared_s(frontiers: Collection[Solver], points: int) -> list[float]:
     ends_s = [s for one in frontiers for s in (one.fastest_s, one.least.iteration_time_s)]
     step_s = (max(ends_s) - min(ends_s)) / (points - 1)
     return [min(ends_s) + k * step_s for k in range(points)]
-
-
-def _proved(
-    frontier: Solver, found: tuple[Solution, ...], seconds: float, progress: Progress
-) -> tuple[Solution, ...]:
-    if not seconds:
-        return found
-
-    def show(points: tuple[Solution, ...]) -> None:
-        progress.note(f"gap at most {max(point.gap for point in points) * 100:.3f} %")
-
-    return proved(found, frontier.improved_points(found), seconds, show)
 
 
 def _prepared(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from joulecut_cli.granularity import HELP, read_granularity
 from joulecut_cli.money import add_price_flags
-from joulecut_cli.prove import SECONDS, add_prove
 from joulecut_wire.command import Parser, retired
 from joulecut_wire.flags import number, percentage
 
 PROG = "joulecut plan"
 PERCENT_MAX = 1e6  # ten thousand times slower: a mistake
 SECONDS_MAX = 1e9  # thirty years
+PROVE_S, PROVE_S_MAX = 20.0, 86_400.0
 # Of releases before `--prove`: `quick` is the first answer, the others go on.
 EFFORTS = ("quick", "usual", "thorough")
 
@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
     if options.effort:
         retired("--effort", "has a successor: --prove [SECONDS]; without it the answer is quick")
         if options.effort != EFFORTS[0]:
-            options.prove = options.prove or SECONDS
+            options.prove = options.prove or PROVE_S
 
     from joulecut_cli import planning
 
@@ -49,7 +49,16 @@ def _parse(argv: list[str]) -> Namespace:
         "--granularity",
         help=f"{HELP} (the default; changes where the job file has `switching`)",
     )
-    add_prove(parser)
+    parser.add_argument(
+        "--prove",
+        nargs="?",
+        type=number(0.0, PROVE_S_MAX, above=True, unit="seconds"),
+        const=PROVE_S,
+        default=0.0,
+        metavar="SECONDS",
+        help="go on for a better plan and a tighter bound, with progress on standard error "
+        f"(default {PROVE_S:g} s)",
+    )
     parser.add_argument("--effort", choices=EFFORTS, help=SUPPRESS)
     add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

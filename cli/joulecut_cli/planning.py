@@ -18,7 +18,6 @@ from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.money import given_prices, money_json, prices_text, valued
 from joulecut_cli.planshown import as_json, as_text
 from joulecut_cli.progress import Progress, solving
-from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.target import critical, deadline_s, too_fast
 from joulecut_engine.money import Iteration, worth
@@ -146,12 +145,17 @@ class _Proving:
         return self._solver.fastest_s
 
     def solve(self, goal: Goal, hints: Sequence[Solution] = (), *, quick: bool = False) -> Solution:
-        quick = quick and not self._seconds
-        found, seconds = self._solver.solve(goal, hints, quick=quick), self._seconds
-        self._seconds = 0.0
+        seconds, self._seconds = self._seconds, 0.0
+        found = self._solver.solve(goal, hints, quick=quick and not seconds)
         if not seconds:
             return found
-        return proved(found, self._solver.improvements(goal, found), seconds, self._show)
+        until_s = time.monotonic() + seconds
+        self._show(found)
+        for better in self._solver.improvements(goal, found):
+            self._show(found := better)
+            if time.monotonic() >= until_s:
+                break
+        return found
 
     def steadied(self, goal: Goal, limit: "Limit", found: Sequence[Solution]) -> Solution:
         return self._solver.steadied(goal, limit, found)

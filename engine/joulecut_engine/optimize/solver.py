@@ -165,22 +165,6 @@ class Solver:
                 progress(done + 1, len(deadlines_s))
         return undominated(found)
 
-    def improved_points(self, points: Sequence[Solution]) -> Iterator[tuple[Solution, ...]]:
-        """Better plans and higher bounds for points of this frontier, one after another and round
-        after round; undominated."""
-        best = list(points)
-        goals = [Goal(point.iteration_time_s) for point in points]
-        pairs = zip(goals, points, strict=True)
-        rounds = {k: self.improvements(*pair) for k, pair in enumerate(pairs)}
-        while rounds:
-            for k, better in list(rounds.items()):
-                found = next(better, None)
-                if found is None:
-                    del rounds[k]
-                else:
-                    best[k] = found
-                yield undominated(best)
-
     def _at_own_time(self, deadline_s: float) -> Solution:
         """A lone pipeline's plan, with the bound for the time it really takes."""
         goal = Goal(deadline_s)

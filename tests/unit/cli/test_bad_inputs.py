@@ -229,6 +229,7 @@ SWEEP = {**MODEL, "sweep": {"pipeline": [1, 2]}}
 RETIRED = (
     ("plan job.yaml --granularity edge", "plan job.yaml --granularity changes:2", "changes:2"),
     ("plan job.yaml --effort quick", "plan job.yaml", "--prove"),
+    ("frontier job.yaml --points 2 --prove 9", "frontier job.yaml --points 2", "plan --prove"),
     ("plan late.yaml --granularity gpu", "plan job.yaml --granularity gpu", "switching.late"),
     ("model sweep sweep.yaml --jobs 1 --dask x", "model sweep sweep.yaml --jobs 1", "--dask"),
     ("model sweep sweep.yaml --jobs 1 --fresh", "model sweep sweep.yaml --jobs 1", "--fresh"),

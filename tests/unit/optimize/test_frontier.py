@@ -79,18 +79,6 @@ def test_more_time_never_gets_a_worse_plan(
         plans.append((goal, plan))
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_proving_makes_no_point_worse(granularity: Granularity) -> None:
-    asked = Solver(pipelines.profiled("simulated a40", microbatches=4), granularity)
-    first = asked.points(5)
-    last = first
-    for last in itertools.islice(asked.improved_points(first), 2):
-        for point in first:
-            within = [p for p in last if p.iteration_time_s <= point.iteration_time_s * (1 + 1e-9)]
-            assert min(p.energy_j for p in within) <= point.energy_j
-    assert max(point.gap for point in last) <= max(point.gap for point in first)
-
-
 @given(
     st.lists(
         st.tuples(st.floats(1.0, 2.0), st.floats(1.0, 9.0), st.floats(0.1, 1.0)),
