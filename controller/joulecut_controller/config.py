@@ -13,7 +13,6 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
     AgentsByName,
-    AgentsOfSlurm,
     AgentSource,
     FileOfAgents,
     ListedAgents,
@@ -66,7 +65,6 @@ class AgentKeys:
 
     file: str | None = key(_PATH, None)
     dns: AgentsByName | None = key(AgentsByName, None)
-    slurm: AgentsOfSlurm | None = key(AgentsOfSlurm, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import pytest
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
     AgentsByName,
-    AgentsOfSlurm,
     AgentSource,
     FileOfAgents,
     ListedAgents,
@@ -42,16 +41,8 @@ def by_name(_: Path, hosts: tuple[str, ...], patch: pytest.MonkeyPatch) -> Agent
     return AgentsByName("agents.example", PORT)
 
 
-def of_slurm(folder: Path, hosts: tuple[str, ...], _: pytest.MonkeyPatch) -> AgentSource:
-    sinfo = folder / "sinfo"
-    lines = "\n".join([*(f"{host} mixed*" for host in hosts * 2), "10.9.9.9 down*"])
-    sinfo.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
-    sinfo.chmod(0o755)
-    return AgentsOfSlurm(PORT, command=str(sinfo))
-
-
-MADE = pytest.mark.parametrize("make", [listed, in_file, by_name, of_slurm])
-MOVING = pytest.mark.parametrize("make", [in_file, by_name, of_slurm])
+MADE = pytest.mark.parametrize("make", [listed, in_file, by_name])
+MOVING = pytest.mark.parametrize("make", [in_file, by_name])
 HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 
 
@@ -112,8 +103,6 @@ def test_a_socket_in_a_file_is_relative_to_it_as_in_the_configuration(tmp_path: 
     [
         FileOfAgents(Path("/nonexistent/agents"), encrypted=True),
         FileOfAgents(Path(os.devnull), encrypted=True),
-        AgentsOfSlurm(PORT, command="/nonexistent/sinfo"),
-        AgentsOfSlurm(PORT, command="false"),
     ],
 )
 def test_a_source_that_is_away_is_unavailable(source: AgentSource) -> None:

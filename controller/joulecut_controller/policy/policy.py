@@ -4,7 +4,6 @@ The sections of its file that are values as they stand are here, with their keys
 others.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -531,7 +530,7 @@ def policy_json(policy: Policy) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Profile):
-        return _profile(value)
+        return value.source
     if isinstance(value, GpuRef):
         return f"{value.node}/{value.index}"
     if is_dataclass(value):
@@ -542,9 +541,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def _profile(profile: Profile) -> str:
-    """What a profile says, as one word: its path is another on every machine."""
-    content = repr(sorted((key, tuple(options)) for key, options in profile.options.items()))
-    return hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]

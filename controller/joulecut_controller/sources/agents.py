@@ -1,13 +1,11 @@
-"""Where the controller's agents are found: a list, a file, DNS, or Slurm's nodes.
+"""Where the controller's agents are found: a list, a file, or DNS.
 
 A source answers with addresses (host:port or unix:PATH) whenever it is asked; agents that joined
 or left are followed without a restart. A source that fails, or that knows no agent at all, changes
 nothing: a name server that is away must not end the control of a cluster.
 """
 
-import re
 import socket
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +25,6 @@ SOCKET = "unix:"
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), without its end
 SOCKET_ALLOWED = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
 PROTECTED = "localhost, a loopback address, or unix:PATH; anything else needs a section tls"
-SLURM_LIMIT_S = 10.0
-# Without energy, or about to be taken out of service: their agents would only be waited for.
-SLURM_ABSENT = frozenset({"down", "powered_down", "powering_down", "powering_up", "unknown"})
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 class AgentSource(Protocol):
@@ -104,36 +98,6 @@ class AgentsByName:
         return checked([joined(host, self.port) for host in sorted(hosts)], self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentsOfSlurm:
-    """The nodes of one Slurm partition, or of all, that are not down, by `sinfo`."""
-
-    port: int = key(whole(1, 65_535), AGENT_PORT)
-    partition: str = key(WORD, "")
-    command: str = "sinfo"
-    moves: bool = True
-
-    def addresses(self) -> tuple[str, ...]:
-        asked = [self.command, "--noheader", "--Node", "--format=%N %T"]
-        if self.partition:
-            asked.append(f"--partition={self.partition}")
-        try:
-            answer = subprocess.run(  # noqa: S603 -- no shell, and the operator's own partition
-                asked, capture_output=True, text=True, timeout=SLURM_LIMIT_S, check=True
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            said = getattr(error, "stderr", "") or str(error)
-            raise Unavailable(f"{self.command}: {said.strip().splitlines()[0][:200]}") from None
-        nodes = set()
-        for line in answer.stdout.splitlines():
-            name, _, state = line.strip().partition(" ")
-            if state.strip().rstrip("*~#!%$@^-+").lower() not in SLURM_ABSENT and name:
-                nodes.add(name)
-        return checked(
-            [joined(_host(node, self.command), self.port) for node in sorted(nodes)], self.command
-        )
-
-
 def address(written: object, base: Path, *, encrypted: bool) -> str:
     """An address as the fleet takes it: host:port in the form of gRPC, over TCP without encryption
     only on this machine, or a socket with its whole path. Raises Fault.
@@ -152,12 +116,6 @@ def address(written: object, base: Path, *, encrypted: bool) -> str:
 
 def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _host(name: str, where: str) -> str:
-    if not _HOST.fullmatch(name):
-        raise BadInput(where, f"{name!r:.200} is no host name", "letters, digits, dots, hyphens")
-    return name
 
 
 def checked(found: Iterable[str], where: str) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from joulecut_controller import main
 from joulecut_controller.config import read
 from joulecut_controller.sources.agents import (
     AgentsByName,
-    AgentsOfSlurm,
     FileOfAgents,
 )
 from joulecut_wire.errors import BadInput
@@ -118,7 +117,6 @@ def test_agents_are_found_in_each_documented_way(tmp_path: Path) -> None:
     for source, expected in {
         "{file: agents.txt}": FileOfAgents(tmp_path / "agents.txt", encrypted=True),
         "{dns: {name: agents.svc}}": AgentsByName("agents.svc", 9431),
-        "{slurm: {partition: gpu}}": AgentsOfSlurm(9431, "gpu"),
     }.items():
         assert read(write(tmp_path, found(source))).agents == expected
 
@@ -131,6 +129,7 @@ def test_agents_are_found_in_each_documented_way(tmp_path: Path) -> None:
         (found("{srv: {name: x}}"), "agents.srv: unknown key"),
         (found("{dns: {name: x}}", tls=""), "agents.dns: agents without encryption"),
         (found("{kubernetes: {service: x}}"), "agents.kubernetes: unknown key; allowed: file, dns"),
+        (found("{slurm: {partition: gpu}}"), "agents.slurm: unknown key; allowed: file, dns"),
     ],
 )
 def test_a_source_that_cannot_be_asked_is_one_line(
