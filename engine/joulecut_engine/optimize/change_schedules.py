@@ -60,14 +60,12 @@ class Lines(NamedTuple):
 
     levels: Levels
     lines: tuple[_Line, ...]
-    spacings: tuple[Spacing, ...]  # none: schedules may be of any dwell
+    spacings: tuple[Spacing, ...]
 
 
 def lines_of(problem: Problem, dwell_s: float) -> Lines:
     levels = levels_of(problem.graph)
     lines = tuple(_line_of(problem, stage) for stage in range(len(problem.graph.order)))
-    if dwell_s <= 0.0:
-        return Lines(levels, lines, ())
     fastest_s = np.empty(len(problem.graph.operations))
     for line in lines:
         fastest_s[line.operation] = line.seconds.min(axis=1)
@@ -85,20 +83,17 @@ class ChangeSchedules:
     ) -> None:
         self._problem, self._limits = problem, limits
         self._levels, self._lines, self._spacings = lines
+        self._dwells = limits.min_dwell_s > 0.0
         self._open = [
-            self._spacings[stage].next_possible(deadline_s)
-            if self._spacings
-            else np.repeat(np.arange(1, len(line.operation) + 1)[:, None], line.cost_j.shape[1], 1)
-            for stage, line in enumerate(self._lines)
+            (one.next_possible(deadline_s), one.latest(deadline_s)) for one in self._spacings
         ]
-        self._turns = [_turns(one) for one in self._spacings] or [{0: one} for one in self._open]
+        self._turns = [_turns(one, deadline_s, self._dwells) for one in self._spacings]
         self._known: list[dict[bytes, _Schedule]] = [{} for _ in self._lines]
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
                 if np.isfinite(line.cost_j[:, column]).all():
                     self._add(stage, np.full(len(line.operation), column, dtype=np.int16))
         self.add_cheapest(np.full(len(problem.graph.operations), 1.0), cost_weight=0.0)
-        self.tabulate()
 
     def tabulate(self) -> None:
         """Adds the new schedules to the table. Indices of earlier choices are no longer valid."""
@@ -124,12 +119,12 @@ class ChangeSchedules:
             )
             cost = np.where(np.isfinite(line.seconds), cost, np.inf)
             change, most = cost_weight * self._limits.cost_j, self._limits.per_iteration
-            value, keys = cheapest(cost, self._open[stage], most, change, False)
+            value, keys = cheapest(cost, *self._open[stage], most, change, False)
             if math.isinf(value):
                 raise NoCommonClock(stage)
             least_j += value - ROUND_OFF * float(np.abs(cost[np.arange(len(keys)), keys]).sum())
             self._add(stage, keys.astype(np.int16))
-            if self._spacings:
+            if self._dwells:
                 self._add_walk(stage, cost, change)
         return least_j
 
@@ -137,9 +132,9 @@ class ChangeSchedules:
         """Adds a GPU's schedules of least cost (operations, columns) that keep the limits; returns
         the cheapest."""
         least, best, most = math.inf, None, self._limits.per_iteration
-        for first, until in self._turns[stage].items():
+        for first, limits in self._turns[stage].items():
             turned = np.roll(cost, -first, axis=0)
-            value, keys = cheapest(turned, until, most, change, bool(self._spacings))
+            value, keys = cheapest(turned, *limits, most, change, self._dwells)
             if math.isfinite(value):
                 known = self._add(stage, np.roll(keys, first).astype(np.int16))
                 least, best = min((least, best), (value, known), key=lambda pair: pair[0])
@@ -185,13 +180,21 @@ class ChangeSchedules:
         seconds, cost_j = line.seconds[at], float(line.cost_j[at].sum())
         if not (line.measured or math.isfinite(cost_j)):
             return None
-        if self._spacings and len(changes) and not self._spacings[stage].kept(keys, changes):
+        if self._late(stage, keys, changes):
+            return None
+        if self._dwells and len(changes) and not self._spacings[stage].kept(keys, changes):
             return None
         seconds[changes] += limits.cost_s
         cost_j += limits.cost_j * len(changes)
         known = _Schedule(keys, seconds, float(seconds.sum()), cost_j)
         self._known[stage][keys.tobytes()] = known
         return keys
+
+    def _late(self, stage: int, keys: Keys, changes: Ints) -> bool:
+        """Whether a stretch of a schedule ends later than any plan in time allows."""
+        begins = np.concatenate([[0], changes])
+        ends = np.append(changes, len(keys))
+        return bool((self._open[stage][1][begins, keys[begins]] < ends).any())
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
         """Adds the schedules of a plan and returns them: in the place of one that is not within the
@@ -232,8 +235,7 @@ class ChangeSchedules:
         for gpu, line in enumerate(lines):
             count, width = line.seconds.shape
             works[gpu, :count] = line.work_s.max(axis=1) > 0.0
-            if self._spacings:
-                next_safe[gpu, :count] = self._spacings[gpu].next_safe
+            next_safe[gpu, :count] = self._spacings[gpu].next_safe
             row[gpu, :count], asks[gpu, :count] = line.operation, line.asks
             seconds[gpu, :count, :width], cost_j[gpu, :count, :width] = line.seconds, line.cost_j
         length = np.array([len(line.operation) for line in lines])
@@ -349,10 +351,12 @@ def _changes(keys: Keys) -> Ints:
     return changes if keys[0] == keys[-1] else np.concatenate([[0], changes])
 
 
-def _turns(spacing_: Spacing) -> dict[int, Ints]:
-    """Where walks begin, with their places to change again: at the beginning of the iteration, and
-    in its middle, where most clocks are kept for long, so that one may be kept over the end."""
-    return {first: spacing_.until(first) for first in (0, len(spacing_.next_safe) // 2)}
+def _turns(spacing_: Spacing, deadline_s: float, dwells: bool) -> dict[int, tuple[Ints, Ints]]:
+    """Where walks begin, with the ends of their stretches: at the beginning of the iteration, and
+    under a dwell in its middle, where most clocks are kept for long, so that one may be kept over
+    the end."""
+    firsts = {0, len(spacing_.next_safe) // 2} if dwells else {0}
+    return {k: (spacing_.until(k), spacing_.latest(deadline_s, k)) for k in sorted(firsts)}
 
 
 def _line_of(problem: Problem, stage: int) -> _Line:

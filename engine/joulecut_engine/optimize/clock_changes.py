@@ -227,7 +227,7 @@ class ClockChanges:
         """The best plan of one clock for each GPU, and again with so many more cases distinguished,
         until none is open."""
         deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
-        table, plans = self._table(hints)
+        table, plans = self._table(hints, deadline_s)
         price_w = self.computation.time_price_w(goal)
         task = Task(deadline_s, price_w, self.computation.fastest_s)
         search = ChoiceSearch(table, task)

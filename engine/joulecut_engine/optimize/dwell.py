@@ -1,10 +1,14 @@
-"""How soon after one clock change of a GPU the next may come.
+"""How soon after one clock change of a GPU the next may come, and how late it has to.
 
 A clock has to be kept for a minimum dwell. The starts of operations depend on all GPUs together, so
 a schedule of one GPU can only be judged from two sides. The longest path at the fastest clocks is
 the least time between two starts: changes that far apart keep the dwell in every plan. A deadline
 gives each operation an earliest and a latest start: changes closer than these allow break the dwell
 in every plan, and a bound rests on that. Iterations repeat, so both sides count over the end.
+
+A stretch at a slow clock can be late by itself: where the longest path that goes through it is
+longer than the deadline even if all else is at its fastest. No plan in time holds it, so bounds
+need not either.
 """
 
 from dataclasses import dataclass
@@ -16,6 +20,7 @@ from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints, Levels
 
 TOLERANCE = 1e-10  # relative; the check's is 1e-9
+LATE = 1e-9  # of a deadline: what floats differ by
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,19 @@ class Spacing:
             done_s = np.concatenate([[0.0], np.cumsum(work_s[order, column])])
             enough = np.searchsorted(done_s, done_s[:-1] + self.dwell_s)
             until[:, column] = np.minimum(next_safe, enough)
-        return np.maximum(until, np.arange(1, size + 1)[:, None])
+        until = np.maximum(until, np.arange(1, size + 1)[:, None])
+        return np.maximum.accumulate(until, axis=0)  # sends start in any order
+
+    def latest(self, deadline_s: float, first: int = 0) -> Ints:
+        """Walked from operation `first` on, by operation and column: the last place where a clock
+        set there has to change, or the iteration is late in every plan."""
+        size = len(self.next_safe)
+        work_s = np.where(np.isfinite(self.work_s), self.work_s, 0.0)
+        after_s = self.tail_s - self.work_s.min(axis=1)
+        latest = _latest(self.head_s, after_s, work_s, deadline_s * (1 + LATE))
+        beyond = np.where(latest < size, latest, size + latest[0])  # the next iteration's
+        walked = np.concatenate([beyond[first:] - first, latest[:first] + size - first])
+        return np.minimum(walked, size)
 
     def next_possible(self, deadline_s: float) -> Ints:
         """By operation and column: where some plan within the deadline may change again; the end
@@ -62,7 +79,7 @@ class Spacing:
         size, columns = self.work_s.shape
         late_s = np.maximum.accumulate(deadline_s - self.tail_s)
         until = np.searchsorted(late_s, self.head_s + self.dwell_s)
-        until = np.clip(until, np.arange(size) + 1, size)
+        until = np.minimum.accumulate(np.clip(until, np.arange(size) + 1, size)[::-1])[::-1]
         return np.repeat(until[:, None], columns, axis=1)
 
 
@@ -100,3 +117,29 @@ def _next_safe(
                 found[k] = place[row]
                 break
     return found
+
+
+@compiled
+def _latest(head_s: Floats, after_s: Floats, work_s: Floats, deadline_s: float) -> Ints:
+    """By operation and column: the first place before which a stretch that begins there has to end;
+    the number of operations where none has to. A path leads to an operation of the stretch, through
+    the next ones up to another, and from there to the end. Those that may begin a late path stand
+    in a queue, the latest first. Sends take no work and hold up nothing."""
+    size, columns = work_s.shape
+    latest = np.full((size, columns), size)
+    queue, begins_s = np.empty(size, dtype=np.int64), np.empty(size)
+    for f in range(columns):
+        front, back, free, done_s = 0, 0, 0, 0.0
+        for at in range(size):
+            if work_s[at, f] <= 0.0:
+                continue
+            begin_s = head_s[at] - done_s
+            while back > front and begins_s[back - 1] <= begin_s:
+                back -= 1
+            queue[back], begins_s[back] = at, begin_s
+            back += 1
+            done_s += work_s[at, f]
+            while front < back and begins_s[front] + done_s + after_s[at] > deadline_s:
+                latest[free : queue[front] + 1, f] = at
+                free, front = queue[front] + 1, front + 1
+    return latest

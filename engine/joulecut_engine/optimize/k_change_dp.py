@@ -1,10 +1,11 @@
 """The cheapest clocks of one GPU's operations when they may change only so often.
 
-Where prices say what a second of each operation is worth, stages no longer touch each other,
-and one is a walk over its operations: at each either the clock stays or it changes, at most so
-many times. Iterations repeat, so the way back from the last clock to the first is a change too.
-Dynamic programming finds the best of all such walks, so what it finds under the prices of a flow
-also proves a bound.
+Where prices say what a second of each operation is worth, stages no longer touch each other. A
+schedule of one GPU is then a row of stretches at one clock, at most so many, and each ends where it
+may: not before its dwell is over, and not after the iteration would be late with it. Iterations
+repeat, so the way back from the last clock to the first is a change too. Dynamic programming, from
+the last operation to the first, finds the best of all such rows, so what it finds under the prices
+of a flow also proves a bound.
 """
 
 import numpy as np
@@ -12,165 +13,159 @@ import numpy as np
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
-ROUND_OFF = 1e-12  # of a sum, in another order of its terms
+ROUND_OFF = 1e-12  # of the largest sum: terms are added in another order
 LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x this
+ANY = -1  # in the place of a column: a row of stretches may end at any clock
 
 
 @compiled
 def cheapest(
-    cost: Floats, until: Ints, most: int, change: float, closed: bool
+    cost: Floats, until: Ints, latest: Ints, most: int, change: float, closed: bool
 ) -> tuple[float, Ints]:
     """The least sum and its clocks (columns), one per operation.
 
     `cost` (operations, columns) is infinite where a clock was not measured, each change costs
-    `change` more. At most `most` changes, uncounted above LAYERS_MAX. `until` (operations, columns)
-    is the first place of the next change after one to a column before an operation: the number of
-    operations is the end of the walk, a larger number forbids the change. `closed` walks end at
-    the clock they began with. Infinite where there is no such walk.
+    `change` more. At most `most` changes, uncounted above LAYERS_MAX. A stretch at a column from an
+    operation on ends before one from `until` to `latest` (operations, columns; neither falls with
+    the operation); the number of operations is the end of the row, and a larger `until` forbids the
+    stretch. The first stretch may end sooner. `closed` rows end at the clock they began with.
+    Infinite where there is no such row.
     """
     size, columns = cost.shape
     counted = most <= LAYERS_MAX
     layers = most + 1 if counted else 1
-    value, ahead = np.empty((size + 1, layers, columns)), np.empty((size + 1, layers, columns))
-    came = np.empty((size + 1, layers, columns), dtype=np.int64)
-    kept = _kept(cost, until, change)
-    best, clocks = np.inf, np.zeros(size, dtype=np.int64)
-    _open_walks(cost, until, kept, counted, ahead)
-    open_ends = ahead[0, layers - 1]  # no walk from there and back costs less
-    for start in np.argsort(open_ends):
-        if not open_ends[start] < best:
+    ahead, value = np.empty((size + 1, layers, columns)), np.empty((size + 1, layers, columns))
+    ends = np.empty((size, layers, columns), dtype=np.int64)
+    onto = np.empty((size + 1, layers, 2), dtype=np.int64)
+    total, last = _totals(cost, latest)
+    behind, least = np.full((size, layers), -np.inf), np.zeros((size, layers, columns))
+    known = behind, least, np.inf
+    _stretches(total, until, last, ANY, counted, change, closed, known, ahead, ends, onto)
+    best, clocks, within = np.inf, np.zeros(size, dtype=np.int64), np.inf
+    if not closed and counted and most > 0:  # a change is left for the way back
+        within = ahead[0, layers - 2].min() + change
+    for start in np.argsort(ahead[0, layers - 1]):
+        limit = min(within, best) + ROUND_OFF * np.abs(total).max()
+        if ahead[0, layers - 1, start] > limit or not ahead[0, layers - 1, start] < best:
             break
-        _walk(cost, until, kept, counted, start, value, came, ahead, best)
-        least, layer, column = _end(value[size], counted, change, start, closed)
-        if not least < best:
+        if counted:
+            _behind(total, start, change, behind)
+        known = behind, ahead[:size], limit
+        _stretches(total, until, last, start, counted, change, closed, known, value, ends, onto)
+        if not value[0, layers - 1, start] < best:
             continue
-        best, at = least, size
-        while at > 0:
-            k, origin = came[at, layer, column] // columns, came[at, layer, column] % columns
-            clocks[k:at] = column
-            if counted and origin != column:
-                layer -= 1
-            at, column = k, origin
+        best, at, layer, column = value[0, layers - 1, start], 0, layers - 1, start
+        while at < size:
+            end = ends[at, layer, column]
+            clocks[at:end] = column
+            if end < size:
+                layer = layer - 1 if counted else layer
+                other = onto[end, layer, 0]
+                column = other if other != column else onto[end, layer, 1]
+            at = end
     return best, clocks
 
 
 @compiled
-def _kept(cost: Floats, until: Ints, change: float) -> Floats:
-    """What a change to each column before each operation costs until the next may come; infinite
-    where there is none."""
+def _totals(cost: Floats, latest: Ints) -> tuple[Floats, Ints]:
+    """What all operations before each one cost at each clock, and the latest ends of stretches that
+    hold no operation without this clock."""
     size, columns = cost.shape
-    kept = np.full((size, columns), np.inf)
+    total, last = np.zeros((size + 1, columns)), latest.copy()
     for f in range(columns):
-        total, barred = np.zeros(size + 1), np.zeros(size + 1, dtype=np.int64)
-        for at in range(size):
-            finite = cost[at, f] < np.inf
-            total[at + 1] = total[at] + (cost[at, f] if finite else 0.0)
-            barred[at + 1] = barred[at] + (0 if finite else 1)
-        for k in range(1, size):
-            to = until[k, f]
-            if to <= size and barred[to] == barred[k]:
-                spent = cost[k, f] if to == k + 1 else total[to] - total[k]
-                kept[k, f] = change + spent
-    return kept
+        barred = size
+        for k in range(size):
+            total[k + 1, f] = total[k, f] + (cost[k, f] if cost[k, f] < np.inf else 0.0)
+        for k in range(size - 1, -1, -1):
+            barred = k if not cost[k, f] < np.inf else barred
+            last[k, f] = min(last[k, f], barred)
+    return total, last
 
 
 @compiled
-def _open_walks(cost: Floats, until: Ints, kept: Floats, counted: bool, value: Floats) -> None:
-    """Writes the least sums from each operation on, by changes left and column, without the way
-    back to the first clock."""
-    size, columns = cost.shape
-    layers = value.shape[1]
-    value[size] = 0.0
-    moved = np.empty(columns)
+def _behind(total: Floats, start: int, change: float, behind: Floats) -> None:
+    """Writes, by operation and changes left, what lies before a stretch that begins there costs at
+    least in a row that begins with the column `start`, the change included."""
+    size, layers = behind.shape
+    columns = total.shape[1]
+    behind[:, layers - 1] = np.inf
+    behind[0, layers - 1] = 0.0
+    for layer in range(layers - 2, -1, -1):
+        begun = np.full(columns, np.inf)
+        for k in range(size):
+            behind[k, layer] = np.inf
+            for f in range(columns):
+                behind[k, layer] = min(behind[k, layer], begun[f] + total[k, f] + change)
+                if layer < layers - 2 or f == start:
+                    begun[f] = min(begun[f], behind[k, layer + 1] - total[k, f])
+
+
+@compiled
+def _stretches(
+    total: Floats,
+    until: Ints,
+    last: Ints,
+    start: int,
+    counted: bool,
+    change: float,
+    closed: bool,
+    known: tuple[Floats, Floats, float],
+    value: Floats,
+    ends: Ints,
+    onto: Ints,
+) -> None:
+    """Writes, by operation, changes left and column, the least sum from there on of rows that have
+    a stretch begin there, and where it ends; `onto` are the two best columns of the next one. Rows
+    begin and end with the column `start`, or pay for the way back. What is `known` leaves out those
+    that cost more: what lies behind and ahead costs at least, and the most that counts.
+
+    Ends of a stretch that may still be the best stand in a queue, the best first: they leave it
+    as the latest end comes nearer, and where an earlier end is as good.
+    """
+    size, layers, columns = ends.shape
+    behind, ahead, within = known
+    queue = np.empty((layers, columns, size + 1), dtype=np.int64)
+    sums = np.empty((layers, columns, size + 1))  # what these ends cost, from the beginning on
+    front, back = np.zeros((layers, columns), np.int64), np.zeros((layers, columns), np.int64)
+    reached = np.full((layers, columns), size + 1)
+    value[size] = np.inf
     for k in range(size - 1, -1, -1):
         for layer in range(layers):
-            left, now, on = layer - 1 if counted else layer, value[k, layer], value[k + 1, layer]
+            left, first, second = layer - 1 if counted else layer, -1, -1
             for f in range(columns):
-                now[f] = cost[k, f] + on[f]
-            if left < 0:
-                continue
-            for f in range(columns):
-                moved[f] = np.inf
-                if kept[k, f] < np.inf:
-                    moved[f] = kept[k, f] + value[until[k, f], left, f]
-            best, second = _least(moved)
-            for f in range(columns):
-                onto = best if f != best else second
-                if onto >= 0 and moved[onto] < now[f]:
-                    now[f] = moved[onto]
-
-
-@compiled
-def _walk(
-    cost: Floats,
-    until: Ints,
-    kept: Floats,
-    counted: bool,
-    start: int,
-    value: Floats,
-    came: Ints,
-    ahead: Floats,
-    least: float,
-) -> None:
-    """Writes the least sums of walks that begin at column `start`, and where they came from. What
-    cannot end below `least`, as `ahead` says (`_open_walks`), is left out."""
-    size, columns = cost.shape
-    layers = value.shape[1]
-    value[:] = np.inf
-    value[0, 0, start] = 0.0
-    within = least + ROUND_OFF * abs(least)
-    for k in range(size):
-        for layer in range(layers):
-            now, on, to_go = value[k, layer], value[k + 1, layer], ahead[k, layers - 1 - layer]
-            for f in range(columns):
-                if now[f] + to_go[f] > within:
-                    now[f] = np.inf
-            best, second = _least(now)
-            if best < 0:
-                continue
-            for f in range(columns):
-                if now[f] + cost[k, f] < on[f]:
-                    on[f] = now[f] + cost[k, f]
-                    came[k + 1, layer, f] = k * columns + f
-            up = layer + 1 if counted else layer
-            if k == 0 or up == layers:
-                continue
-            for f in range(columns):
-                origin, to = best if f != best else second, until[k, f]
-                if origin < 0 or not kept[k, f] < np.inf:
+                value[k, layer, f], ends[k, layer, f] = np.inf, size
+                if start != ANY and f != start and (k == 0 or left < 0):
                     continue
-                moved = now[origin] + kept[k, f]
-                if moved < value[to, up, f]:
-                    value[to, up, f] = moved
-                    came[to, up, f] = k * columns + origin
-
-
-@compiled
-def _least(now: Floats) -> tuple[int, int]:
-    """The two smallest, -1 for what is not there."""
-    best, second = -1, -1
-    for f in range(len(now)):
-        if now[f] < np.inf:
-            if best < 0 or now[f] < now[best]:
-                best, second = f, best
-            elif second < 0 or now[f] < now[second]:
-                second = f
-    return best, second
-
-
-@compiled
-def _end(
-    last: Floats, counted: bool, change: float, start: int, closed: bool
-) -> tuple[float, int, int]:
-    """The best end of walks from `start`, the way back there counted."""
-    layers, columns = last.shape
-    least, layer, column = np.inf, 0, 0
-    for j in range(layers):
-        for f in range(columns):
-            back = f != start
-            if back and (closed or (counted and j + 1 == layers)):
-                continue
-            reached = last[j, f] + (change if back else 0.0)
-            if reached < least:
-                least, layer, column = reached, j, f
-    return least, layer, column
+                if behind[k, layer] + ahead[k, layer, f] > within:
+                    continue
+                head, tail = front[layer, f], back[layer, f]
+                earliest = until[k, f] if k else 1
+                for end in range(reached[layer, f] - 1, earliest - 1, -1):
+                    rest = np.inf
+                    if end == size:
+                        if start == ANY or f == start:
+                            rest = 0.0
+                        elif left >= 0 and not closed:
+                            rest = change
+                    elif left >= 0:
+                        to = onto[end, left, 0] if onto[end, left, 0] != f else onto[end, left, 1]
+                        rest = change + value[end, left, to] if to >= 0 else np.inf
+                    if not rest < np.inf:
+                        continue
+                    while tail > head and sums[layer, f, tail - 1] >= total[end, f] + rest:
+                        tail -= 1
+                    queue[layer, f, tail], sums[layer, f, tail] = end, total[end, f] + rest
+                    tail += 1
+                reached[layer, f] = min(reached[layer, f], earliest)
+                while head < tail and queue[layer, f, head] > last[k, f]:
+                    head += 1
+                front[layer, f], back[layer, f] = head, tail
+                if head == tail:
+                    continue
+                value[k, layer, f] = sums[layer, f, head] - total[k, f]
+                ends[k, layer, f] = queue[layer, f, head]
+                if first < 0 or value[k, layer, f] < value[k, layer, first]:
+                    first, second = f, first
+                elif second < 0 or value[k, layer, f] < value[k, layer, second]:
+                    second = f
+            onto[k, layer, 0], onto[k, layer, 1] = first, second
