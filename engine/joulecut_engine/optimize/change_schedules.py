@@ -56,11 +56,14 @@ class _Schedule(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """What all tables of one problem and dwell share; by stage."""
+    """What all tables of one problem and dwell share; by stage. `turns` are the operations where
+    walks begin, with the places to change again: the beginning of the iteration and, under a dwell,
+    its middle, where most clocks are kept for long, so that one may be kept over the end."""
 
     levels: Levels
     lines: tuple[_Line, ...]
     spacings: tuple[Spacing, ...]
+    turns: tuple[dict[int, Ints], ...]
 
 
 def lines_of(problem: Problem, dwell_s: float) -> Lines:
@@ -69,8 +72,11 @@ def lines_of(problem: Problem, dwell_s: float) -> Lines:
     fastest_s = np.empty(len(problem.graph.operations))
     for line in lines:
         fastest_s[line.operation] = line.seconds.min(axis=1)
-    spacings = (spacing(levels, line.operation, fastest_s, line.work_s, dwell_s) for line in lines)
-    return Lines(levels, lines, tuple(spacings))
+    spacings = [spacing(levels, line.operation, fastest_s, line.work_s, dwell_s) for line in lines]
+    firsts = [(0, len(line.operation) // 2) if dwell_s > 0.0 else (0,) for line in lines]
+    pairs = zip(spacings, firsts, strict=True)
+    turns = tuple({first: one.until(first) for first in mine} for one, mine in pairs)
+    return Lines(levels, lines, tuple(spacings), turns)
 
 
 class ChangeSchedules:
@@ -82,12 +88,15 @@ class ChangeSchedules:
         self, problem: Problem, limits: ChangeLimits, lines: Lines, deadline_s: float = math.inf
     ) -> None:
         self._problem, self._limits = problem, limits
-        self._levels, self._lines, self._spacings = lines
+        self._levels, self._lines, self._spacings, turns = lines
         self._dwells = limits.min_dwell_s > 0.0
         self._open = [
             (one.next_possible(deadline_s), one.latest(deadline_s)) for one in self._spacings
         ]
-        self._turns = [_turns(one, deadline_s, self._dwells) for one in self._spacings]
+        self._turns = [
+            {first: (until, one.latest(deadline_s, first)) for first, until in mine.items()}
+            for one, mine in zip(self._spacings, turns, strict=True)
+        ]
         self._known: list[dict[bytes, _Schedule]] = [{} for _ in self._lines]
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
@@ -132,9 +141,9 @@ class ChangeSchedules:
         """Adds a GPU's schedules of least cost (operations, columns) that keep the limits; returns
         the cheapest."""
         least, best, most = math.inf, None, self._limits.per_iteration
-        for first, limits in self._turns[stage].items():
+        for first, within in self._turns[stage].items():
             turned = np.roll(cost, -first, axis=0)
-            value, keys = cheapest(turned, *limits, most, change, self._dwells)
+            value, keys = cheapest(turned, *within, most, change, self._dwells)
             if math.isfinite(value):
                 known = self._add(stage, np.roll(keys, first).astype(np.int16))
                 least, best = min((least, best), (value, known), key=lambda pair: pair[0])
@@ -180,9 +189,7 @@ class ChangeSchedules:
         seconds, cost_j = line.seconds[at], float(line.cost_j[at].sum())
         if not (line.measured or math.isfinite(cost_j)):
             return None
-        if self._late(stage, keys, changes):
-            return None
-        if self._dwells and len(changes) and not self._spacings[stage].kept(keys, changes):
+        if not self._keeps(stage, keys, changes):
             return None
         seconds[changes] += limits.cost_s
         cost_j += limits.cost_j * len(changes)
@@ -190,11 +197,12 @@ class ChangeSchedules:
         self._known[stage][keys.tobytes()] = known
         return keys
 
-    def _late(self, stage: int, keys: Keys, changes: Ints) -> bool:
-        """Whether a stretch of a schedule ends later than any plan in time allows."""
-        begins = np.concatenate([[0], changes])
-        ends = np.append(changes, len(keys))
-        return bool((self._open[stage][1][begins, keys[begins]] < ends).any())
+    def _keeps(self, stage: int, keys: Keys, changes: Ints) -> bool:
+        """Whether a schedule keeps the dwell, and no stretch of it is late by itself."""
+        begins, ends = np.concatenate([[0], changes]), np.append(changes, len(keys))
+        if (self._open[stage][1][begins, keys[begins]] < ends).any():
+            return False
+        return not (self._dwells and len(changes)) or self._spacings[stage].kept(keys, changes)
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
         """Adds the schedules of a plan and returns them: in the place of one that is not within the
@@ -349,14 +357,6 @@ def _changes(keys: Keys) -> Ints:
     """The operations before which the clock changes; iterations repeat."""
     changes = np.flatnonzero(keys[1:] != keys[:-1]) + 1
     return changes if keys[0] == keys[-1] else np.concatenate([[0], changes])
-
-
-def _turns(spacing_: Spacing, deadline_s: float, dwells: bool) -> dict[int, tuple[Ints, Ints]]:
-    """Where walks begin, with the ends of their stretches: at the beginning of the iteration, and
-    under a dwell in its middle, where most clocks are kept for long, so that one may be kept over
-    the end."""
-    firsts = {0, len(spacing_.next_safe) // 2} if dwells else {0}
-    return {k: (spacing_.until(k), spacing_.latest(deadline_s, k)) for k in sorted(firsts)}
 
 
 def _line_of(problem: Problem, stage: int) -> _Line:

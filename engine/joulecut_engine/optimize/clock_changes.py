@@ -38,7 +38,7 @@ from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.rules_of_thumb import between, off_path
-from joulecut_engine.optimize.schedule_prices import Prices
+from joulecut_engine.optimize.schedule_prices import GAP_SMALL, Prices
 
 # Limits of changes that are searched, one after another; what lies between has the plan of the rung
 # below, so that more changes never cost.
@@ -54,6 +54,7 @@ ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
 ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
+IDLE_MAX = 5  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
 # With one clock for each GPU.
@@ -93,6 +94,7 @@ class ClockChanges:
         self._between = RUNGS[0] < most < RUNGS[-1] and most not in RUNGS
         self._coarser = list(self._searched_before())
         self._quickest: Clocks = ()
+        self.fastest_s = 0.0
         self._quicken()
 
     def _searched_before(self) -> "Iterator[ClockChanges]":
@@ -109,13 +111,18 @@ class ClockChanges:
 
     def _quicken(self) -> None:
         """T_min: the least iteration time, searched as the least energy is, where joules do not
-        count and a second costs one."""
+        count and a second costs one, unless a coarser question already has the least there is."""
+        floor_s = self.computation.fastest_s
+        for one in self._coarser:
+            if one.fastest_s <= floor_s * (1 + SMALL):
+                self._quickest, self.fastest_s = one._quickest, one.fastest_s
+                return
         table, plans = self._table([one._quickest for one in self._coarser])
         search = ChoiceSearch(table, Task(math.inf, 1.0, cost_weight=0.0))
         fastest = np.argmin(table.lengths(np.ones(self._count)), axis=1)
         starts = [fastest, *map(table.index, plans)]
         fastest = search.best(np.stack(starts, axis=1))
-        floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
+        time_s = search.value_j(fastest)
         if self.limits.per_iteration and time_s > floor_s * (1 + SMALL):
             prices = Prices(
                 table, table, Task(time_s, 1.0, floor_s, 0.0), table.critical(fastest), 1.0
@@ -314,12 +321,15 @@ class ClockChanges:
         """From a choice in time to the best that annealing from it, and from what each GPU would
         choose at other prices, passes through."""
         dice, value_j = np.random.default_rng(seed), search.value_j(best)
-        keys, start = table.keys(best), table.keys(best)
+        keys, start, idle = table.keys(best), table.keys(best), 0
         for number in range(runs):
+            if idle == IDLE_MAX or value_j - prices.bound_j <= GAP_SMALL * abs(value_j):
+                break
             warm = WARM[number // 2 % len(WARM)]
             tried, tried_j = table.annealed(start, rules, warm, STEPS, seed + number)
+            idle += 1
             if tried_j < value_j - SMALL * abs(value_j):
-                keys, value_j = tried, tried_j
+                keys, value_j, idle = tried, tried_j, 0
             starts = prices.charged(dice)
             times_s = table.iteration_times(starts)
             late_w = LATE_NEVER if number % 2 else rules.late_w  # in time, or as good as that

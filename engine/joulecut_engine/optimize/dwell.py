@@ -70,8 +70,9 @@ class Spacing:
         after_s = self.tail_s - self.work_s.min(axis=1)
         latest = _latest(self.head_s, after_s, work_s, deadline_s * (1 + LATE))
         beyond = np.where(latest < size, latest, size + latest[0])  # the next iteration's
-        walked = np.concatenate([beyond[first:] - first, latest[:first] + size - first])
-        return np.minimum(walked, size)
+        walked = [beyond[first:] - first, latest[:first] + size - first]
+        places: Ints = np.minimum(np.concatenate(walked), size)
+        return places
 
     def next_possible(self, deadline_s: float) -> Ints:
         """By operation and column: where some plan within the deadline may change again; the end

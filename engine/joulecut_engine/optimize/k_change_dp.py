@@ -8,6 +8,8 @@ the last operation to the first, finds the best of all such rows, so what it fin
 of a flow also proves a bound.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from joulecut_engine.optimize.compiled import compiled
@@ -16,6 +18,31 @@ from joulecut_engine.optimize.levels import Floats, Ints
 ROUND_OFF = 1e-12  # of the largest sum: terms are added in another order
 LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x this
 ANY = -1  # in the place of a column: a row of stretches may end at any clock
+
+
+class _Asked(NamedTuple):
+    """`total` (operations + 1, columns) is what all operations before one cost at a clock. A
+    stretch that begins at an operation ends from `until` to `last`."""
+
+    total: Floats
+    until: Ints
+    last: Ints
+    change: float
+    counted: bool
+    closed: bool
+
+
+class _Queue(NamedTuple):
+    """By changes left and column: ends of a stretch that may still be the best, the best first, and
+    what rows cost with them from the beginning on; those from `front` to `back` count. They leave
+    as the latest end comes nearer, and where an earlier end is as good. Ends from `reached` on have
+    been in it."""
+
+    ends: Ints
+    sums: Floats
+    front: Ints
+    back: Ints
+    reached: Ints
 
 
 @compiled
@@ -38,9 +65,9 @@ def cheapest(
     ends = np.empty((size, layers, columns), dtype=np.int64)
     onto = np.empty((size + 1, layers, 2), dtype=np.int64)
     total, last = _totals(cost, latest)
-    behind, least = np.full((size, layers), -np.inf), np.zeros((size, layers, columns))
-    known = behind, least, np.inf
-    _stretches(total, until, last, ANY, counted, change, closed, known, ahead, ends, onto)
+    asked = _Asked(total, until, last, change, counted, closed)
+    behind = np.full((size, layers), -np.inf)
+    _stretches(asked, ANY, behind, np.zeros_like(ahead), np.inf, ahead, ends, onto)
     best, clocks, within = np.inf, np.zeros(size, dtype=np.int64), np.inf
     if not closed and counted and most > 0:  # a change is left for the way back
         within = ahead[0, layers - 2].min() + change
@@ -50,8 +77,7 @@ def cheapest(
             break
         if counted:
             _behind(total, start, change, behind)
-        known = behind, ahead[:size], limit
-        _stretches(total, until, last, start, counted, change, closed, known, value, ends, onto)
+        _stretches(asked, start, behind, ahead, limit, value, ends, onto)
         if not value[0, layers - 1, start] < best:
             continue
         best, at, layer, column = value[0, layers - 1, start], 0, layers - 1, start
@@ -102,70 +128,76 @@ def _behind(total: Floats, start: int, change: float, behind: Floats) -> None:
 
 @compiled
 def _stretches(
-    total: Floats,
-    until: Ints,
-    last: Ints,
+    asked: _Asked,
     start: int,
-    counted: bool,
-    change: float,
-    closed: bool,
-    known: tuple[Floats, Floats, float],
+    behind: Floats,
+    ahead: Floats,
+    limit: float,
     value: Floats,
     ends: Ints,
     onto: Ints,
 ) -> None:
     """Writes, by operation, changes left and column, the least sum from there on of rows that have
     a stretch begin there, and where it ends; `onto` are the two best columns of the next one. Rows
-    begin and end with the column `start`, or pay for the way back. What is `known` leaves out those
-    that cost more: what lies behind and ahead costs at least, and the most that counts.
-
-    Ends of a stretch that may still be the best stand in a queue, the best first: they leave it
-    as the latest end comes nearer, and where an earlier end is as good.
-    """
+    end at the column `start`, or pay for the way back. Those that cost more than `limit` are left
+    out, as far as what lies `behind` and `ahead` at least says so."""
     size, layers, columns = ends.shape
-    behind, ahead, within = known
-    queue = np.empty((layers, columns, size + 1), dtype=np.int64)
-    sums = np.empty((layers, columns, size + 1))  # what these ends cost, from the beginning on
-    front, back = np.zeros((layers, columns), np.int64), np.zeros((layers, columns), np.int64)
-    reached = np.full((layers, columns), size + 1)
+    places = np.empty((layers, columns, size + 1), dtype=np.int64)
+    front, reached = np.zeros((layers, columns), np.int64), np.full((layers, columns), size + 1)
+    queue = _Queue(places, np.empty(places.shape), front, front.copy(), reached)
     value[size] = np.inf
     for k in range(size - 1, -1, -1):
         for layer in range(layers):
-            left, first, second = layer - 1 if counted else layer, -1, -1
+            left, first, second = layer - 1 if asked.counted else layer, -1, -1
             for f in range(columns):
                 value[k, layer, f], ends[k, layer, f] = np.inf, size
-                if start != ANY and f != start and (k == 0 or left < 0):
+                way_back = 0.0
+                if start not in (ANY, f):
+                    way_back = np.inf if asked.closed or left < 0 else asked.change
+                if start not in (ANY, f) and (k == 0 or left < 0):
                     continue
-                if behind[k, layer] + ahead[k, layer, f] > within:
+                if behind[k, layer] + ahead[k, layer, f] > limit:
                     continue
-                head, tail = front[layer, f], back[layer, f]
-                earliest = until[k, f] if k else 1
-                for end in range(reached[layer, f] - 1, earliest - 1, -1):
-                    rest = np.inf
-                    if end == size:
-                        if start == ANY or f == start:
-                            rest = 0.0
-                        elif left >= 0 and not closed:
-                            rest = change
-                    elif left >= 0:
-                        to = onto[end, left, 0] if onto[end, left, 0] != f else onto[end, left, 1]
-                        rest = change + value[end, left, to] if to >= 0 else np.inf
-                    if not rest < np.inf:
-                        continue
-                    while tail > head and sums[layer, f, tail - 1] >= total[end, f] + rest:
-                        tail -= 1
-                    queue[layer, f, tail], sums[layer, f, tail] = end, total[end, f] + rest
-                    tail += 1
-                reached[layer, f] = min(reached[layer, f], earliest)
-                while head < tail and queue[layer, f, head] > last[k, f]:
-                    head += 1
-                front[layer, f], back[layer, f] = head, tail
-                if head == tail:
+                at = _best_end(asked, k, layer, left, f, way_back, queue, value, onto)
+                if at < 0:
                     continue
-                value[k, layer, f] = sums[layer, f, head] - total[k, f]
-                ends[k, layer, f] = queue[layer, f, head]
+                value[k, layer, f] = queue.sums[layer, f, at] - asked.total[k, f]
+                ends[k, layer, f] = queue.ends[layer, f, at]
                 if first < 0 or value[k, layer, f] < value[k, layer, first]:
                     first, second = f, first
                 elif second < 0 or value[k, layer, f] < value[k, layer, second]:
                     second = f
             onto[k, layer, 0], onto[k, layer, 1] = first, second
+
+
+@compiled
+def _best_end(
+    asked: _Asked,
+    k: int,
+    layer: int,
+    left: int,
+    f: int,
+    way_back: float,
+    queue: _Queue,
+    value: Floats,
+    onto: Ints,
+) -> int:
+    """Where the best end of a stretch stands in its queue, brought up to date; -1 without one."""
+    size, ends, sums = len(onto) - 1, queue.ends[layer, f], queue.sums[layer, f]
+    head, tail = queue.front[layer, f], queue.back[layer, f]
+    earliest = asked.until[k, f] if k > 0 else 1
+    for end in range(queue.reached[layer, f] - 1, earliest - 1, -1):
+        rest = way_back if end == size else np.inf
+        if end < size and left >= 0:
+            to = onto[end, left, 0] if onto[end, left, 0] != f else onto[end, left, 1]
+            rest = asked.change + value[end, left, to] if to >= 0 else np.inf
+        if rest < np.inf:
+            while tail > head and sums[tail - 1] >= asked.total[end, f] + rest:
+                tail -= 1
+            ends[tail], sums[tail] = end, asked.total[end, f] + rest
+            tail += 1
+    while head < tail and ends[head] > asked.last[k, f]:
+        head += 1
+    queue.reached[layer, f] = min(queue.reached[layer, f], earliest)
+    queue.front[layer, f], queue.back[layer, f] = head, tail
+    return head if head < tail else -1

@@ -70,7 +70,9 @@ class Prices:
                 self._table.add_cheapest(scale * price_w, self._task.cost_weight)
             self._tabulate()
         for _ in range(rounds):
-            _, price_w, arrives_w, _ = self._mixed(np.isfinite(self._table.cost_j))
+            _, price_w, arrives_w, value_j = self._mixed(np.isfinite(self._table.cost_j))
+            if value_j <= self.bound_j + CLOSE * abs(self.bound_j):
+                break
             best_w, best_arrives_w = self._best
             self._prove(
                 price_w + NEARER * (best_w - price_w),
@@ -128,28 +130,31 @@ class Prices:
         """Bound, choices near the best mixture, and where to split the most mixed GPU."""
         best_j, share = -math.inf, np.zeros(allowed.shape)
         for _ in range(rounds):
-            share, price_w, arrives_w, late = self._mixed(allowed)
+            share, price_w, arrives_w, value_j = self._mixed(allowed)
             charged_j = np.where(allowed, self._costs() + self._table.lengths(price_w), math.inf)
             best_j = max(best_j, self._bounded_j(charged_j.min(axis=1), arrives_w))
-            if not late:
+            if math.isfinite(value_j):
                 break
         return best_j, _near(share, allowed), _split(share, allowed)
 
-    def _mixed(self, allowed: Mask) -> tuple[Floats, Floats, float, bool]:
-        """Shares of the best mixture of what is allowed, and its prices: a flow by operation, and
-        how much of it arrives. Where its longest path is longer than those known it joins them; the
-        last answer says so."""
+    def _mixed(self, allowed: Mask) -> tuple[Floats, Floats, float, float]:
+        """Shares of the best mixture of what is allowed; its prices, a flow by operation, and how
+        much of it arrives; its value. Where its longest path is longer than those known, that joins
+        them, and the value is infinite."""
         known = [self._table.lengths(weight) for weight in self.weights[len(self._lengths) :]]
         self._lengths += known
-        share, time_s, prices_w = mixture(self._costs(), self._lengths, self._task, allowed)
+        cost_j = self._costs()
+        share, time_s, prices_w = mixture(cost_j, self._lengths, self._task, allowed)
         price_w = np.zeros(len(self._best[0]))
         for one_w, weight in zip(prices_w.tolist(), self.weights, strict=True):
             price_w += one_w * weight
         longest_s, weight = self._judge.longest(share)
-        late = longest_s > time_s * (1 + CLOSE)
-        if late:
+        value_j = float((share * np.where(share > 0.0, cost_j, 0.0)).sum())
+        value_j += self._task.time_price_w * time_s
+        if longest_s > time_s * (1 + CLOSE):
             self.weights.append(weight)
-        return share, price_w, float(prices_w.sum()), late
+            value_j = math.inf
+        return share, price_w, float(prices_w.sum()), value_j
 
     def _costs(self) -> Floats:
         cost_j, offered = self._table.cost_j, np.isfinite(self._table.cost_j)
