@@ -39,7 +39,7 @@ def uneven(profile: Profile) -> Profile:
     ("name", "slowdown", "clocks", "sibling", "binds"),
     [
         ("no-slowdown", 0.0, ClockPolicy("gpu"), 1.0, {"deadline"}),
-        ("changes", 0.0, ClockPolicy("changes"), 1.0, {"deadline"}),
+        ("changes", 0.0, ClockPolicy("changes"), 1.0, {"deadline", "floor"}),
         ("two-percent", 0.02, ClockPolicy("gpu"), 1.0, {"deadline"}),
         ("any-slowdown", 2.0, ClockPolicy("gpu"), 1.0, {"energy"}),
         ("floor", 0.5, ClockPolicy("gpu", min_mhz=1290), 1.0, {"floor"}),

@@ -54,6 +54,7 @@ ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
 ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
+ANNEALED_POINT = 2  # per point of a frontier
 IDLE_MAX = 5  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
@@ -172,7 +173,7 @@ class ClockChanges:
         else:
             known += self._rules(goal, relaxed)
             rounds = ROUNDS_POINT if effort == "point" else self._rounds
-            runs = 0 if effort == "point" else ANNEALED
+            runs = ANNEALED_POINT if effort == "point" else ANNEALED
             found = self._solved(goal, relaxed, known, rounds, runs)
         self._answers[key] = found
         if len(self._answers) > ANSWERS_MAX:
