@@ -209,7 +209,7 @@ def test_one_bad_sample_does_not_cost_the_good_ones(make: Make) -> None:
     assert (one.time_s == two.time_s).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     stream=st.lists(
         st.tuples(

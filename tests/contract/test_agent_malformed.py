@@ -55,7 +55,7 @@ def test_a_command_that_is_none_is_in_the_audit_log(node: RunningAgent) -> None:
     assert (entry["op"], entry["result"]) == ("apply", "refused")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(("Apply", "Renew", "Clear")), st.binary(max_size=60))
 @example("Apply", NO_TEXT)
 def test_no_bytes_are_our_failure(node: RunningAgent, call: str, request: bytes) -> None:

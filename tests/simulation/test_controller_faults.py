@@ -5,7 +5,7 @@ import tempfile
 from typing import Any
 
 from enforced import PASSES_TO_PLAN, enforcing
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from worlds import Controller, World
@@ -158,7 +158,7 @@ def test_a_full_store_stops_commands_and_says_so(world: World, store: DatabaseSt
     assert world.at_default(), "the heartbeat went on without passes"
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 @given(
     min_mhz=st.sampled_from([0, 700, 1005, 1200, 1395, 1410]),
     lowest_mhz=st.sampled_from([0, 900, 1110, 1305]),

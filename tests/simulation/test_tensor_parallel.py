@@ -6,7 +6,7 @@ Two stages of two GPUs; each agent has one GPU of either group. `test_shapes.py`
 import asyncio
 
 from enforced import enforcing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shapes import ShapeWorld
 from worlds import Agent, Call
@@ -79,7 +79,6 @@ class _Watched(GroupWorld):
 pairs = st.tuples(st.sampled_from(CLOCKS_MHZ), st.sampled_from(CLOCKS_MHZ))
 
 
-@settings(deadline=None, max_examples=60)
 @given(before=pairs, after=pairs, refuses=st.sampled_from(["", "n1:1", "n2:1"]))
 def test_all_groups_are_raised_before_one_is_lowered_and_a_refusal_reverts_all(
     before: tuple[int, int], after: tuple[int, int], refuses: str

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.monitor.energy_account import SAVE_S, EnergyFile
@@ -239,7 +239,6 @@ changes = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(changes)
 def test_no_number_of_changes_between_two_readings_loses_a_joule(
     spells: list[tuple[float, list[str]]],
@@ -321,7 +320,6 @@ class TestTheFile:
             assert energy.books().total_j() == 0.0
             energy.add({"a": (20.0, 5.0)}, 20.0)
 
-    @settings(max_examples=60, deadline=None)
     @given(
         st.recursive(
             st.none() | st.floats() | st.text(),

@@ -16,7 +16,7 @@ import commands
 import pytest
 import yaml
 from certificates import Authority
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from serving import WAIT_S, Serving
 
@@ -137,7 +137,6 @@ def test_another_json_service_on_the_port_is_named(words: tuple[str, ...]) -> No
     assert "is not a Joulecut controller of this version" in one_line(done)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from([("status",), ("doctor", "gpt3-175b"), ("explain", "gpt3-175b")]))
 def test_right_keys_with_wrong_values_are_one_line(data: st.DataObject, words: tuple[str]) -> None:
     """Whatever stands at one place of a board: the page, or one line that names the version."""

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from job_states import changed, job_state
 from planning import case_of, costs_of, seen, view_of, with_baseline
@@ -248,7 +248,6 @@ def test_giving_back_is_always_right_unless_another_leads() -> None:
     assert "another leads" in refusal(*newer, check)
 
 
-@settings(max_examples=60)
 @given(names=st.lists(st.sampled_from(sorted(SPOILS)), min_size=1, max_size=4, unique=True))
 def test_no_combination_of_faults_makes_a_plan_pass(names: list[str]) -> None:
     spoiled = good()

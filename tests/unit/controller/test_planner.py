@@ -134,7 +134,7 @@ def test_measured_clocks_that_leave_room_are_lowered_by_what_slowdowns_come_to(
     assert wider.plan.forecast.modelled <= allowed * (1.0 + 1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     slowdown=st.floats(0.0, 0.4),
     peer_ratio=st.floats(0.9, 1.8),

@@ -40,7 +40,7 @@ def _worst(fitted: Physics, truth: Physics) -> tuple[float, float]:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(truth=physics())
 def test_a_curve_of_this_form_is_found_again(truth: Physics) -> None:
     """Its numbers trade off against each other, so the curve is compared and not they.
@@ -54,7 +54,7 @@ def test_a_curve_of_this_form_is_found_again(truth: Physics) -> None:
     assert power_error < 0.03
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(truth=physics(), points=st.integers(1, 8), seed=st.integers(0, 2**32 - 1))
 def test_any_number_of_clocks_gives_a_sensible_curve(
     truth: Physics, points: int, seed: int
@@ -202,7 +202,6 @@ def test_a_sweep_of_nonsense_is_refused(
         Sweep(np.array(clocks), np.array(time_s), np.array(power_w))
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_many_lines_at_once_are_each_the_best_there_is(seed: int) -> None:
     """Against least squares of scipy, which holds both numbers at or above 0."""
@@ -228,7 +227,7 @@ def test_many_lines_at_once_are_each_the_best_there_is(seed: int) -> None:
         assert lines.misfit[i, row, column] == pytest.approx(norm**2, rel=1e-6, abs=1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(truths=st.lists(physics(), min_size=2, max_size=4), seed=st.integers(0, 2**32 - 1))
 @example(
     truths=[

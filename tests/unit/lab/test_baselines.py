@@ -104,7 +104,7 @@ def brute_units(asked: Problem, solver: Perseus, units: int) -> float:
     return best
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(problems(2, 1, 3), st.sampled_from([0.0, 0.3, 0.7, 1.0]))
 def test_perseus_finds_the_optimum_of_its_own_problem(asked: Problem, share: float) -> None:
     solver = Perseus(asked, unit_s=0.05)

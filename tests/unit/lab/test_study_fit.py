@@ -77,7 +77,7 @@ def test_energy_of_a_measured_card_is_not_split(a30: list[Row]) -> None:
     assert parts([replace(row, basis="measured", **none) for row in a30]) == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.data())
 def test_what_teaches_never_judges(seed: int, data: st.DataObject) -> None:
     rows = _made(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3)))

@@ -51,7 +51,7 @@ class KnownBench:
     def close(self) -> None: ...
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(50.0, 700.0), st.floats(1e-4, 1.5))
 def test_steady_work_is_measured_right(power_w: float, pass_s: float) -> None:
     """Whatever a pass takes: a hundredth of a counter step, or fifteen of them."""

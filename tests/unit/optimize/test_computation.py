@@ -33,7 +33,6 @@ from joulecut_engine.optimize.schedule import (
 from joulecut_engine.optimize.solver import Solver, solve
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_small_plans_are_optimal_and_certified(data: st.DataObject) -> None:
     problem = data.draw(pipelines.problems(2, 2, 3))
@@ -45,7 +44,6 @@ def test_small_plans_are_optimal_and_certified(data: st.DataObject) -> None:
     assert plan.lower_bound_j <= best * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_search_alone_is_right_and_near_the_optimum(data: st.DataObject) -> None:
     """The same small problems without the shortcut that tries every combination."""
@@ -61,7 +59,7 @@ def test_the_search_alone_is_right_and_near_the_optimum(data: st.DataObject) -> 
     assert best * (1 - 1e-9) <= energy <= min(fastest, 1.3 * best) * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_larger_plans_are_right_and_above_their_bound(data: st.DataObject) -> None:
     problem = data.draw(pipelines.problems(4, 6, 6))
@@ -73,7 +71,7 @@ def test_larger_plans_are_right_and_above_their_bound(data: st.DataObject) -> No
     assert plan.energy_j == pytest.approx(pipelines.priced(problem, charged, plan.clocks))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_a_hint_is_never_made_worse(data: st.DataObject) -> None:
     problem = data.draw(pipelines.problems(3, 5, 5))
@@ -89,7 +87,7 @@ def test_the_same_question_gets_the_same_answer() -> None:
     assert solve(problem, goal, "computation") == solve(problem, goal, "computation")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), st.sampled_from([1e-9, 1e-4, 1e5]), st.sampled_from([1e-6, 1.0, 1e9]))
 def test_scale_does_not_matter(data: st.DataObject, seconds: float, joules: float) -> None:
     """Nanoseconds to days, microjoules to gigajoules: the same plan in other units."""
@@ -214,7 +212,7 @@ def test_transfers_beside_the_work_raise_no_bound(transfers: Transfers, power_w:
     assert floor_j(asked, baseline(asked).iteration_time_s) <= bound_j * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     pipelines.problems(3, 6, 5, same_clocks=True),
     st.sampled_from(GRANULARITIES),

@@ -16,7 +16,7 @@ from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver, frontier, solve
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(pipelines.problems(3, 3, 4, same_clocks=True), st.sampled_from(GRANULARITIES))
 def test_it_descends_from_fastest_to_cheapest(problem: Problem, granularity: Granularity) -> None:
     points = frontier(problem, 7, granularity)
@@ -29,7 +29,7 @@ def test_it_descends_from_fastest_to_cheapest(problem: Problem, granularity: Gra
         assert check(problem, Goal(point.iteration_time_s), point) == ()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(pipelines.problems(2, 2, 3))
 def test_each_bound_holds_at_its_own_time(problem: Problem) -> None:
     for point in frontier(problem, 5, "computation"):
@@ -58,7 +58,7 @@ def test_it_spans_the_useful_times_of_a_profile(name: str, granularity: Granular
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(pipelines.problems(3, 3, 4, same_clocks=True), st.sampled_from(GRANULARITIES), st.data())
 def test_more_time_never_gets_a_worse_plan(
     problem: Problem, granularity: Granularity, data: st.DataObject

@@ -16,7 +16,7 @@ from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver, solve
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_brute_force_finds_hardly_better(data: st.DataObject) -> None:
     problem = data.draw(pipelines.problems(3, 3, 5, same_clocks=True))
@@ -28,7 +28,7 @@ def test_brute_force_finds_hardly_better(data: st.DataObject) -> None:
     assert best * (1 - 1e-9) <= plan.energy_j <= best * 1.05
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> None:
     """With more cases allowed than there are: single choices cannot be split again."""
@@ -42,7 +42,7 @@ def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> N
     assert plan.lower_bound_j <= best * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_no_plan_per_gpu_beats_the_bound_per_operation(data: st.DataObject) -> None:
     problem = data.draw(pipelines.problems(3, 4, 4, same_clocks=True))

@@ -179,7 +179,6 @@ def test_it_arrives_where_no_two_operations_are_alike(seed: int, factor: float) 
     assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-7)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
 def test_it_stays_below_the_linear_program_and_near_it(
     problem: Problem, factor: float, waits: bool
@@ -201,7 +200,6 @@ def test_it_equals_the_linear_program_on_simulated_profiles(name: str, slowdown:
     assert bound(problem, goal) == pytest.approx(expected, rel=1e-7)
 
 
-@settings(max_examples=60, deadline=None)
 @given(pipelines.problems(3, 3, 4), FACTORS, FACTORS)
 def test_one_flow_bounds_every_deadline(problem: Problem, made_for: float, asked: float) -> None:
     computation = Computation(problem)
@@ -213,7 +211,6 @@ def test_one_flow_bounds_every_deadline(problem: Problem, made_for: float, asked
     assert borrowed <= own + ACCURACY * scale
 
 
-@settings(max_examples=60, deadline=None)
 @given(pipelines.problems(3, 3, 4), st.tuples(FACTORS, FACTORS), st.floats(0.0, 1.0), st.booleans())
 def test_a_mixture_of_two_bounds_every_deadline_between(
     problem: Problem, ends: tuple[float, float], share: float, waits: bool
@@ -231,7 +228,6 @@ def test_a_mixture_of_two_bounds_every_deadline_between(
     assert mixed.limits_s.max() <= mixed.iteration_s + 1e-4 * computation.fastest_s
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS)
 def test_its_schedule_leaves_room_for_all_and_ends_in_time(problem: Problem, factor: float) -> None:
     computation = Computation(problem)
@@ -244,7 +240,7 @@ def test_its_schedule_leaves_room_for_all_and_ends_in_time(problem: Problem, fac
     assert relaxed.limits_s.max() <= relaxed.iteration_s + 1e-4 * computation.fastest_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(any_graph(ordered=True), FACTORS, st.booleans())
 def test_plans_for_any_graph_are_right(problem: Problem, factor: float, waits: bool) -> None:
     goal = Goal(Computation(problem).fastest_s * factor, waits)
@@ -295,7 +291,6 @@ def test_an_operation_that_takes_no_time_is_refused() -> None:
         Computation(Problem(graph, (menu,), (0.0,)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.integers(1, 60), min_size=3, max_size=8, unique=True),
     st.floats(1e-6, 100.0),

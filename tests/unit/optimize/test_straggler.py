@@ -11,7 +11,7 @@ from joulecut_engine.optimize.schedule import baseline, energy
 from joulecut_engine.optimize.solver import Solver
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(problems(2, 2, 3), st.sampled_from([1.0, 1.2, 2.0]))
 def test_a_plan_that_waits_is_right_and_its_bound_holds(asked: Problem, late: float) -> None:
     frontier = Solver(asked, "computation")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulecut_controller.policy.parse import effective_mode, parse
@@ -259,7 +259,6 @@ def _one_line_or_a_policy(text: str | bytes) -> None:
         assert isinstance(policy, Policy)
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=mutated())
 @example(text="a: !!bool x")
 @example(text="a: !!int ''")

@@ -266,7 +266,7 @@ def test_two_drawn_slots_in_a_row_are_one_stretch_and_two_windows() -> None:
     assert abs(held_s / (bench.turns[-1][0] - bench.turns[0][0]) - 0.5) < 0.06
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(0, 10_000), st.floats(0.1, 0.5), st.floats(0.05, 0.5))
 def test_whatever_comes_between_there_is_one_a_cycle_at_most_and_the_share_is_kept(
     seed: int, share: float, trouble: float

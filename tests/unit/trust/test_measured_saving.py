@@ -193,7 +193,7 @@ def test_a_steady_drift_cancels_exactly(drift: float, saved: float, scale: float
 
 
 @given(order=st.randoms(use_true_random=False), twice=st.lists(st.integers(0, 50), max_size=20))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_order_and_repetition_change_nothing(order: object, twice: list[int]) -> None:
     given_windows = windows(11, 1.0)
     mixed = [*given_windows, *(given_windows[number] for number in twice)]
@@ -269,7 +269,6 @@ WILD = st.builds(
 
 
 @given(st.lists(WILD, min_size=3, max_size=40))
-@settings(deadline=None)
 def test_any_windows_give_figures_or_a_reason(given_windows: list[MeasuredWindow]) -> None:
     found = saving(given_windows)
     if found.saved_ratio is None:

@@ -176,7 +176,7 @@ def test_a_plain_window_measures_time_and_energy() -> None:
     assert job.shelf.kept == [made]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sets(st.integers(8, 54), max_size=4),
     st.sets(st.integers(8, 54), max_size=4),

@@ -71,7 +71,7 @@ def test_a_default_window_to_come_pairs_what_ran_before_it() -> None:
     assert found[0] == pytest.approx(300 * 100.0, rel=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drift=st.floats(-0.2, 0.2), ratio=st.floats(0.7, 1.1))
 def test_drift_does_not_move_the_sum(drift: float, ratio: float) -> None:
     """Of a job whose energy drifts by `drift` over the hours: the sum is that of default clocks of

@@ -141,7 +141,7 @@ def test_a_job_without_doubt_is_left_alone() -> None:
     assert not any(looked(1.0, 7200))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     jobs=st.lists(st.tuples(st.floats(1.0, 6.0), st.integers(1, 64)), min_size=1, max_size=14),
     ages_s=st.none() | st.lists(st.floats(0.0, 3.0 * EVERY_S), min_size=14, max_size=14),
