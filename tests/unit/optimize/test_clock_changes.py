@@ -84,7 +84,7 @@ def least_j(problem: Problem, goal: Goal, allowed: ChangeLimits) -> float:
     return best
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.filter_too_much])
 @given(pipelines.problems(2, 2, 3, same_clocks=True), limits, st.data())
 def test_brute_force_agrees_and_never_beats_the_bound(
     problem: Problem, allowed: ChangeLimits, data: st.DataObject
@@ -121,10 +121,10 @@ def wavy(microbatches: int = 6) -> Problem:
 
 
 def test_more_changes_never_cost_and_coarser_plans_never_win() -> None:
-    problem = wavy()
+    problem = wavy(4)
     goal = Goal(1.02 * baseline(problem).iteration_time_s)
     energies_j, bounds_j = [], []
-    for most in (0, 2, 4, 8, 1_000_000):
+    for most in (0, 2, 4, 1_000_000):
         allowed = ChangeLimits(most, cost_j=0.1)
         found = solve(problem, goal, "changes", limits=allowed)
         assert check(problem, goal, found) == ()
@@ -141,11 +141,11 @@ def test_more_changes_never_cost_and_coarser_plans_never_win() -> None:
 @pytest.mark.parametrize(
     ("name", "slowdown"),
     [
-        ("simulated a100", 0.0),
         ("simulated a40", 0.01),
         *(
             pytest.param(name, slowdown, marks=pytest.mark.long)
             for name, slowdown in (
+                ("simulated a100", 0.0),
                 ("simulated a100", 0.01),
                 ("simulated a100", 0.05),
                 ("simulated a40", 0.0),
@@ -178,9 +178,8 @@ def test_limits_of_time_are_kept() -> None:
         assert shortest_stretch_s(problem, found) >= allowed.min_dwell_s
 
 
-@pytest.mark.parametrize(
-    "name", ["a40", *(pytest.param(n, marks=pytest.mark.long) for n in ("simulated a100", "a100"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["a40", "simulated a100", "a100"])
 def test_a_dwell_costs_no_more_than_it_has_to(name: str) -> None:
     """The bound knows the dwell, and plans are near it. What is legal under a longer dwell is legal
     under a shorter one, so that saves as much, within what the random search leaves."""
@@ -221,7 +220,7 @@ def fastest_s(problem: Problem, most: int) -> float:
 def test_the_fastest_plan_where_times_do_not_fall_with_the_clock() -> None:
     """Menus like dice: the fastest plan is the fastest of all."""
     dice = np.random.default_rng(11)
-    for _ in range(12):
+    for _ in range(6):
         menus = {
             (stage, kind): tuple(
                 ClockOption(1400 - 100 * k, float(dice.uniform(1.0, 1.6)), 50.0 - k)
@@ -291,18 +290,15 @@ FAULTS: dict[str, tuple[Callable[[Solution], Solution], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_second_opinion_sees(fault: str) -> None:
+def test_the_second_opinion_sees_each_fault() -> None:
     problem = wavy(3)
     goal = Goal(1.05 * baseline(problem).iteration_time_s)
     found = solve(problem, goal, "changes", limits=ChangeLimits(4, cost_j=0.1))
     assert check(problem, goal, found) == ()
-    spoil, said = FAULTS[fault]
-    complaints = check(problem, goal, spoil(found))
-    assert any(said in complaint for complaint in complaints)
+    for fault, (spoil, said) in FAULTS.items():
+        assert any(said in complaint for complaint in check(problem, goal, spoil(found))), fault
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_walks_are_the_cheapest_of_all(data: st.DataObject) -> None:
     size, columns = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 3))
@@ -333,7 +329,6 @@ def test_walks_are_the_cheapest_of_all(data: st.DataObject) -> None:
         assert paid(tuple(walk.tolist())) == best
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.sampled_from([0.3, 0.7, 1.5, 3.0]))
 def test_walks_keep_the_dwell_from_wherever_they_begin(seed: int, dwell_s: float) -> None:
     dice, problem = np.random.default_rng(seed), wavy()
