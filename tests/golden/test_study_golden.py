@@ -41,6 +41,7 @@ def test_without_a_card_it_is_simulated_and_says_so(capsys: pytest.CaptureFixtur
     assert "simulated, on NVIDIA A30" in told.out
 
 
+@pytest.mark.long
 def test_the_report_is_one_page_that_needs_nothing(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ def test_replicas_that_nobody_names_keep_one_clock(store: DatabaseStore) -> None
     "shape",
     [
         replace(SHAPE, schedule="interleaved-1f1b", chunks=2),
-        replace(SHAPE, schedule="zb-h1"),
+        pytest.param(replace(SHAPE, schedule="zb-h1"), marks=pytest.mark.nightly),
     ],
     ids=lambda shape: shape.schedule,
 )
@@ -68,6 +68,7 @@ def test_running_jobs_of_other_schedules(store: DatabaseStore, shape: Pipeline) 
     assert world.recent_s(150) <= job.view.measured.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 
 
+@pytest.mark.nightly
 def test_groups_and_replicas_without_a_profile(store: DatabaseStore) -> None:
     world = UnprofiledShapes(SHAPE, slow={(0, 0, 0): 1.05})
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))
