@@ -19,8 +19,6 @@ MECHANISMS: dict[str, tuple[Replaced, ...]] = {
     "work": ((planner, "work_of", lambda *_: None),),
     # Plans keep the deadline under the job's jitter.
     "jitter": ((planner, "jitter_of", lambda *_: STILL),),
-    # Iterations whose operations were timed one by one judge plans.
-    "traces": ((planner, "measured_graph", lambda *_: None),),
     # Better clocks wait until the held ones are measured, and keep the deadline with certainty.
     "early": ((planner, "_early", lambda *_: False),),
     "dares": ((planner, "_dares", lambda *_: False),),

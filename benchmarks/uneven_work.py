@@ -1,10 +1,9 @@
-"""Two production jobs, operation by operation: what explains them, what plans on them keep.
+"""Two production jobs, operation by operation: what explains them, and what delays them.
 
     python benchmarks/uneven_work.py
 
 Reads ../shared/data/stragglers (ByteDance-Seed/StragglerAnalysis, OSDI'25) in place. Durations are
-measured; clocks and energies are not in them, so a published profile stands under them (GPT-3 175B
-on A100, second stage), and savings are predicted.
+measured.
 """
 
 from dataclasses import dataclass
@@ -14,28 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from joulecut_controller.sources.profile import read
 from joulecut_engine.graph import Graph, build
-from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline
-from joulecut_engine.optimize.drawn_choices import Statistic
-from joulecut_engine.optimize.formulation import priced
-from joulecut_engine.optimize.jitter import Noise, Trials, judge_of
-from joulecut_engine.optimize.jitter_margin import assured
 from joulecut_engine.optimize.levels import levels_of
-from joulecut_engine.optimize.problem import Goal
-from joulecut_engine.optimize.recorded import Recorded, recorded
 from joulecut_engine.optimize.slow_part import slow_part
-from joulecut_engine.optimize.solver import Solver
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-DATA = SHARED / "stragglers"
-PROFILE = SHARED / "perseus" / "stage_profile" / "gpt3-175b+a100_sxm_bf16.csv"
-BLOCKING_POWER_W = 83.64  # of that A100 while it waits, published with the profile (SOSP'24)
-STAGE = 1  # of the profile
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "stragglers"
 EXPLAINED_RATIO = 0.03
 Floats = NDArray[np.float64]
-Curve = dict[Kind, dict[int, tuple[float, float]]]  # by clock: time and energy over default
 
 
 @dataclass(frozen=True)
@@ -49,20 +34,6 @@ class Job:
     @property
     def flat(self) -> Floats:
         return self.seconds.reshape(-1, self.seconds.shape[-1])
-
-    def half(self, second: bool) -> "Job":
-        steps = len(self.seconds) // 2
-        part = slice(steps, None) if second else slice(steps)
-        return Job(self.graph, self.seconds[part], self.measured_s[part])
-
-    def step_s(self, factors: Floats) -> Floats:
-        """Seconds of each step with every operation `factors` (operations,) as long."""
-        pipelines = self.seconds.shape[1]
-        times_s = (
-            levels_of(self.graph).iteration_times((self.flat * factors).T).reshape(-1, pipelines)
-        )
-        slowest: Floats = times_s.max(axis=1)
-        return slowest
 
 
 def job(name: str) -> Job:
@@ -100,111 +71,11 @@ def explained(one: Job) -> tuple[Floats, Floats]:
     return by_means / measured_s, by_own / measured_s
 
 
-def curve() -> Curve:
-    """Raises BadInput where the profile is not there."""
-    options = read(PROFILE).options
-    made: Curve = {}
-    for kind in ("forward", "backward"):
-        top = max(options[STAGE, kind], key=lambda option: option.clock_mhz)
-        made[kind] = {
-            option.clock_mhz: (option.time_s / top.time_s, option.energy_j / top.time_s)
-            for option in options[STAGE, kind]
-        }
-    return made
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Of a plan on steps it has not seen: energy saved, lateness beyond the budget."""
-
-    saved_ratio: float
-    late_ratio: float
-    clocks_mhz: tuple[int, ...]
-
-
-def outcome(
-    later: Job, card: Curve, clocks: list[int], statistic: Statistic, slow: float
-) -> Outcome:
-    """One clock per operation of the graph, against default clocks."""
-    before_s, after_s = (later.step_s(_factors(later.graph, card, c)) for c in (None, clocks))
-    before_j, after_j = (
-        _energy_j(later, card, c, s) for c, s in ((None, before_s), (clocks, after_s))
-    )
-    late = _of(after_s, statistic) / _of(before_s, statistic) - 1.0 - slow
-    stages = tuple(clocks[order[0]] for order in later.graph.order)
-    return Outcome(1.0 - after_j / before_j, late, stages)
-
-
-def planned(
-    seen: Job, card: Curve, statistic: Statistic, slow: float, *, recording: bool = True
-) -> list[int]:
-    """A clock for each operation, one per stage, planned on `seen`; by the distribution of single
-    operations without `recording`.
-    """
-    operations = seen.graph.operations
-    menus = {
-        (stage, kind): tuple(
-            ClockOption(mhz, time * mean_s, energy * mean_s)
-            for mhz, (time, energy) in card[kind].items()
-        )
-        for (stage, kind), columns in _columns(seen.graph).items()
-        for mean_s in [float(seen.flat[:, columns].mean())]
-    }
-    problem = priced(seen.graph, [menus[o.stage, o.kind] for o in operations], BLOCKING_POWER_W)
-    kept: Recorded = recorded(seen.graph, seen.flat)
-    siblings = seen.seconds.shape[1]
-    noise = Noise(operation=float(kept.factors.std()), siblings=siblings)
-    if recording:
-        noise = Noise(siblings=siblings, recorded=kept)
-    solver, judge = Solver(problem, "gpu"), judge_of(problem, noise)
-    usual = [max(menus[o.stage, o.kind], key=lambda m: m.clock_mhz) for o in operations]
-    spread = judge.spread(usual)
-    target_s = (spread.mean_s if statistic == "mean" else spread.p95_s) * (1.0 + slow)
-    found = assured(
-        problem,
-        solver,
-        Goal(2.0 * solver.fastest_s),
-        Trials(problem, noise),
-        statistic=statistic,
-        target_s=target_s,
-        judge=judge,
-    )
-    return [option.clock_mhz for option in found.plan.clocks]
-
-
-def hindsight(later: Job, card: Curve, statistic: Statistic, slow: float) -> Outcome:
-    """The best fixed clocks of two stages, known only afterwards."""
-    stage_of = [operation.stage for operation in later.graph.operations]
-    choices = [
-        outcome(later, card, [pair[stage] for stage in stage_of], statistic, slow)
-        for pair in ((a, b) for a in card["forward"] for b in card["forward"])
-    ]
-    return max((c for c in choices if c.late_ratio <= 0.0), key=lambda c: c.saved_ratio)
-
-
 def _columns(graph: Graph) -> dict[tuple[int, Kind], list[int]]:
     found: dict[tuple[int, Kind], list[int]] = {}
     for i, operation in enumerate(graph.operations):
         found.setdefault((operation.stage, operation.kind), []).append(i)
     return found
-
-
-def _factors(graph: Graph, card: Curve, clocks: list[int] | None, of: int = 0) -> Floats:
-    top = max(card["forward"])
-    chosen = clocks or [top] * len(graph.operations)
-    pairs = zip(graph.operations, chosen, strict=True)
-    return np.array([card[operation.kind][mhz][of] for operation, mhz in pairs])
-
-
-def _energy_j(one: Job, card: Curve, clocks: list[int] | None, step_s: Floats) -> float:
-    busy_s = one.seconds @ _factors(one.graph, card, clocks)
-    energy_j = one.seconds @ _factors(one.graph, card, clocks, of=1)
-    waiting_s = len(one.graph.order) * step_s[:, None] - busy_s
-    return float((energy_j + BLOCKING_POWER_W * waiting_s).sum())
-
-
-def _of(times_s: Floats, statistic: Statistic) -> float:
-    return float(times_s.mean() if statistic == "mean" else np.quantile(times_s, 0.95))
 
 
 def main() -> None:
@@ -215,15 +86,6 @@ def main() -> None:
             error = ratio - 1.0
             most, above = np.abs(error).max(), (np.abs(error) > EXPLAINED_RATIO).mean()
             print(f"| {name}, {words} | {error.mean():+.2%} | {most:.2%} | {above:.1%} |")
-    card, seen, later = curve(), jobs["SE"].half(False), jobs["SE"].half(True)
-    print("\n| SE | saved, late | in hindsight | by a distribution |\n|---|---|---|---|")
-    for statistic in ("mean", "p95"):
-        for slow in (0.01, 0.02, 0.05):
-            plans = [planned(seen, card, statistic, slow, recording=how) for how in (True, False)]
-            made = [outcome(later, card, clocks, statistic, slow) for clocks in plans]
-            best = hindsight(later, card, statistic, slow).saved_ratio
-            ours, other = (f"{m.saved_ratio:.2%}, {100 * m.late_ratio:+.2f}" for m in made)
-            print(f"| {statistic}, {slow:.0%} | {ours} | {best:.2%} | {other} |")
     for name, one in jobs.items():
         steps = zip(one.seconds, one.measured_s.tolist(), strict=True)
         parts = [slow_part(one.graph, *step) for step in steps]

@@ -260,23 +260,14 @@ class StageLoad:
 class PipelineTrace:
     """Seconds of single operations of one pipeline (a data-parallel replica) in one iteration.
 
-    `stages[s]` has them by kind, in the order they ran; `orders[s]` the kinds in the order they
-    ran, empty where unknown. `measured_s` is the time of the whole iteration.
+    `stages[s]` has them by kind, in the order they ran. `measured_s` is the time of the whole
+    iteration.
     """
 
     iteration: int
     measured_s: float
     stages: tuple[Mapping[str, NDArray[np.float64]], ...]
-    orders: tuple[tuple[str, ...], ...]
     uuids: tuple[tuple[str, ...], ...] = ()  # its GPUs, by stage
-
-    @property
-    def counts(self) -> tuple[tuple[tuple[str, int], ...], ...]:
-        """How many operations of each kind ran, by stage."""
-        return tuple(
-            tuple(sorted((kind, len(seconds)) for kind, seconds in times.items()))
-            for times in self.stages
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +324,6 @@ class Measured:
     lowest_mhz: Mapping[str, int] = field(default_factory=dict)
     default_clock_ratio: float = 1.0  # default clocks now over those at first: heat lowers them
     time_ratios: Mapping[str, float] = field(default_factory=dict)
-    traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
     newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)

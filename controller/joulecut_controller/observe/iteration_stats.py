@@ -22,7 +22,6 @@ from joulecut_controller.observe.measurement_window import (
     MeasurementWindow,
 )
 from joulecut_controller.observe.operation_traces import (
-    OperationTraces,
     mean_traces_of,
     slow_group,
     timed_of,
@@ -139,7 +138,6 @@ class _Track:
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
     reported: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     operations_reported: bool | None = None
-    traces: OperationTraces = field(default_factory=OperationTraces)
     newest: tuple[PipelineTrace, ...] = ()
     newest_at_default: tuple[PipelineTrace, ...] = ()
     at_default: bool = False  # and settled
@@ -293,8 +291,6 @@ class IterationStats:
         track.at_default = at_default and track.window.iterations > 0
         if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track, stages, groups, now_s)
-            for one in fresh:
-                track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
         if track.window.iterations >= READY and held:
             self._see_lowest(track, gpus)
         unloaded = _unloaded(track, fresh, loads=loads)
@@ -321,7 +317,6 @@ class IterationStats:
             lowest_mhz=track.lowest_mhz,
             default_clock_ratio=track.default_clock_ratio,
             time_ratios=track.time_ratios,
-            traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
             newest_at_default=track.newest_at_default,
             drift=track.baseline.drift,

@@ -1,29 +1,23 @@
 """Times of single operations, by pipeline, from complete iterations.
 
 A pipeline is a data-parallel replica. The GPUs of a lock-step group run the same operations
-together, and the slowest of them counts. Pure and bounded.
+together, and the slowest of them counts. Pure.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import PipelineTrace, Stages
-from joulecut_wire.messages import ORDER_DIGITS, IterationReport
-
-# Of one job, all pipelines together: 2 MB. At 8 stages x 96 microbatches that is 170 pipelines.
-OPERATIONS_KEPT = 1 << 18
-TRACES_KEPT = 1024  # small jobs: more do not make a plan any better
+from joulecut_wire.messages import IterationReport
 
 PIPELINES_MIN = 3  # of two, nothing says which is the odd one
 SLOWER_RATIO_MIN = 0.05  # a part that delays by less is not named
 
-# One GPU's operations of one iteration: seconds by kind, and the kinds in the order they ran.
-Timed = tuple[Mapping[str, tuple[float, ...]], tuple[str, ...]]
+# One GPU's operations of one iteration: seconds by kind, in the order they ran.
+Timed = Mapping[str, tuple[float, ...]]
 
 
 def timed_of(report: IterationReport) -> Timed | None:
@@ -31,13 +25,7 @@ def timed_of(report: IterationReport) -> Timed | None:
     operations = report.operations
     if not operations or not all(len(op.durations_s) == op.count for op in operations):
         return None
-    kinds = tuple(op.kind for op in operations)
-    return {op.kind: op.durations_s for op in operations}, _ran(report.order, kinds)
-
-
-@lru_cache(maxsize=256)
-def _ran(order: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(kinds[ORDER_DIGITS.index(digit)] for digit in order)
+    return {op.kind: op.durations_s for op in operations}
 
 
 def traces_of(
@@ -60,8 +48,7 @@ def traces_of(
             PipelineTrace(
                 iteration=number,
                 measured_s=max(durations_s[uuid] for uuid in uuids),
-                stages=tuple(times for times, _ in known),
-                orders=tuple(order for _, order in known),
+                stages=tuple(known),
                 uuids=tuple(map(tuple, members)),
             )
         )
@@ -90,7 +77,6 @@ def mean_traces_of(
                 {kind: np.full(int(n), s / n) for kind, (s, n) in one.items() if n > 0}
                 for one in stages
             ),
-            orders=((),) * len(stages),
             uuids=members,
         )
         for members, stages in zip(pipelines, groups, strict=True)
@@ -114,36 +100,12 @@ def _slowest(members: Sequence[Busy]) -> Busy:
     return max(members, key=lambda one: sum(seconds for seconds, _ in one.values()))
 
 
-def _together(
-    members: Sequence[Timed | None],
-) -> tuple[Mapping[str, NDArray[np.float64]], tuple[str, ...]] | None:
+def _together(members: Sequence[Timed | None]) -> Mapping[str, NDArray[np.float64]] | None:
     known = [one for one in members if one is not None]
     if not known or len(known) < len(members):
         return None
-    first, order = known[0]
-    counts = {kind: len(seconds) for kind, seconds in first.items()}
-    if any({k: len(s) for k, s in times.items()} != counts for times, _ in known):
+    counts = {kind: len(seconds) for kind, seconds in known[0].items()}
+    if any({k: len(s) for k, s in times.items()} != counts for times in known):
         return None
-    slowest, _ = max(known, key=lambda one: sum(map(sum, one[0].values())))
-    return {kind: np.asarray(seconds) for kind, seconds in slowest.items()}, order
-
-
-class OperationTraces:
-    """The newest pipelines of one job at default clocks."""
-
-    def __init__(self) -> None:
-        self._kept: deque[PipelineTrace] = deque(maxlen=TRACES_KEPT)
-
-    def add(self, traces: Sequence[PipelineTrace]) -> None:
-        """Other operations than before (another shape) start over."""
-        for trace in traces:
-            if self._kept and self._kept[-1].counts != trace.counts:
-                self._kept.clear()
-            self._kept.append(trace)
-        if self._kept:
-            each = sum(count for stage in self._kept[-1].counts for _, count in stage)
-            while len(self._kept) * each > OPERATIONS_KEPT:
-                self._kept.popleft()
-
-    def newest(self) -> tuple[PipelineTrace, ...]:
-        return tuple(self._kept)
+    slowest = max(known, key=lambda times: sum(map(sum, times.values())))
+    return {kind: np.asarray(seconds) for kind, seconds in slowest.items()}

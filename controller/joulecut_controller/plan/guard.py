@@ -258,8 +258,14 @@ def _outside(
 def _unmeasured(action: Action, job: JobState, gpu: GpuView, asked: list[int]) -> Iterator[str]:
     """A clock below those that were measured, or beyond a step of them."""
     lowest_mhz = _lowest_profiled_mhz(job, action.stage)
-    if lowest_mhz is None or asked[0] < max(lowest_mhz, reach_mhz(job, gpu)):
-        yield f"{asked[0]} MHz is below the lowest clock measured ({lowest_mhz} MHz)"
+    step_mhz = reach_mhz(job, gpu)
+    if lowest_mhz is None:
+        yield f"no clock of stage {action.stage} is known"
+    elif asked[0] < max(lowest_mhz, step_mhz):
+        known = f"the lowest clock measured ({lowest_mhz} MHz)"
+        if step_mhz > lowest_mhz:
+            known = f"a step under the lowest clock that ran ({step_mhz:.0f} MHz)"
+        yield f"{asked[0]} MHz is below {known}"
 
 
 def _not_as_asked(

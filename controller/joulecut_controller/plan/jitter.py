@@ -11,7 +11,6 @@ from joulecut_controller.view import JobState, Window
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
-from joulecut_engine.optimize.recorded import Recorded
 
 # Less makes a plan late by less than 0.02 %, and costs as much to compute as more does.
 OPERATION_MIN = 0.0005
@@ -36,28 +35,22 @@ class Jitter:
     def still(self) -> bool:
         """Whether every iteration takes as long as the model says."""
         noise = self.noise
-        return not (noise.operation or noise.gpu or noise.communication_s or noise.recorded)
+        return not (noise.operation or noise.gpu or noise.communication_s)
 
 
 STILL = Jitter()
 
 
-def jitter_of(job: JobState, held: Jitter | None, recorded: Recorded | None = None) -> Jitter:
-    """As measured at default clocks; `held` while it says the same within what is known. Timed
-    operations say more than a standard deviation of them.
-    """
+def jitter_of(job: JobState, held: Jitter | None) -> Jitter:
+    """As measured at default clocks; `held` while it says the same within what is known."""
     pipeline, baseline = job.policy.pipeline, job.measured.baseline
     if pipeline is None or baseline is None:
         return STILL
-    siblings = pipeline.replicas
-    if recorded is not None:
-        noise = Noise(siblings=siblings, recorded=recorded)
-        return Jitter(noise, job.policy.slo.statistic)
     operation, gpu = _operation(baseline, pipeline), baseline.gpu_sd_ratio or 0.0
     noise = Noise(
         operation=operation if operation >= OPERATION_MIN else 0.0,
         gpu=min(gpu, _iteration(baseline)) if gpu >= GPU_MIN else 0.0,
-        siblings=siblings,
+        siblings=pipeline.replicas,
     )
     seen = Jitter(noise, job.policy.slo.statistic)
     return held if held is not None and _near(held, seen) else seen
@@ -83,8 +76,6 @@ def _operation(window: Window, pipeline: Pipeline) -> float:
 
 def _near(held: Jitter, seen: Jitter) -> bool:
     if (held.statistic, held.noise.siblings) != (seen.statistic, seen.noise.siblings):
-        return False
-    if held.noise.recorded is not None:
         return False
     pairs = (
         (held.noise.operation, seen.noise.operation, OPERATION_MIN),

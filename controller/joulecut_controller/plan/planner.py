@@ -57,7 +57,6 @@ from joulecut_controller.plan.planning_input import (
 )
 from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
 from joulecut_controller.plan.steps import Marks, Steps, marked_steps, timed_steps
-from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobState
@@ -224,10 +223,8 @@ def _within_reach(
     job, baseline = inputs.job, inputs.job.measured.baseline
     assert baseline is not None
     default = at_default(costs)
-    measured = measured_graph(job, costs.problem.graph, state.measured)
-    state = replace(state, measured=measured)
     work = work_of(baseline, costs, default) or 1.0
-    unexplained = _unexplained(job, work * default.iteration_time_s, measured)
+    unexplained = _unexplained(job, work * default.iteration_time_s)
     if unexplained:
         return _give_back(state, "explained", unexplained)
     base_s, deadline_s = inputs.default_s, inputs.deadline_s
@@ -239,8 +236,7 @@ def _within_reach(
             f"iteration, default clocks give {base_s + inputs.beyond_mean_s:.4g} s: no change",
         )
     rung = state.rung
-    recorded = measured.recorded if measured else None
-    state = replace(state, jitter=jitter_of(job, state.jitter, recorded))
+    state = replace(state, jitter=jitter_of(job, state.jitter))
     default = with_jitter(default, costs, state.jitter, solver)
     held_clocks = state.clocks
     held = evaluate(costs, held_clocks) if held_clocks and inputs.mode == "enforce" else None
@@ -472,28 +468,19 @@ def _carried(inputs: PlanningInput, state: PlannerState) -> bool:
     return allowed and stretch_s >= shortest_s(inputs.job, inputs.view.gpus)
 
 
-def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | None) -> str:
+def _unexplained(job: JobState, modelled_s: float) -> str:
     """Why the graph does not describe this job; empty where it does. Where the job's operations
     are measured, what is missing is what the graph has not: communication and the optimizer.
-    Iterations whose operations differ are explained by their own operations, not by means.
     """
-    assert job.measured.baseline is not None
-    measured_s, doubt = (
-        job.measured.baseline.adjusted_mean_s,
-        DOUBT_STDERRS * job.measured.baseline.stderr_ratio,
-    )
-    if measured is not None:
-        if measured.complaint:
-            return f"{measured.complaint}: no change"
-        modelled_s = measured_s / measured.ratio
-    elif not job.measured.time_ratios:  # since the graph was first compared with the job
-        modelled_s *= job.measured.drift.moved_ratio
-    if job.policy.profile is not None and job.policy.profile.predicted:
+    baseline, profile = job.measured.baseline, job.policy.profile
+    assert baseline is not None
+    if profile is not None and profile.predicted:
         return ""  # its level is the job's own
-    least = EXPLAINED_RATIO + doubt
-    beside = BESIDE_RATIO_MAX
+    measured_s, beside = baseline.adjusted_mean_s, BESIDE_RATIO_MAX
+    least = EXPLAINED_RATIO + DOUBT_STDERRS * baseline.stderr_ratio
     if not job.measured.time_ratios:
-        beside = RATE_BESIDE_RATIO_MAX if measured is None else EXPLAINED_RATIO
+        modelled_s *= job.measured.drift.moved_ratio  # since the graph was first compared
+        beside = RATE_BESIDE_RATIO_MAX
     most = max(beside, least)
     if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""

@@ -13,7 +13,6 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import SUSPENDS, Veto
 from joulecut_controller.policy.policy import Mode
 from joulecut_controller.trust import short_window
@@ -146,7 +145,6 @@ class PlannerState:
     changes: tuple[int, float] = (0, 0.0)
     suspended: str = ""
     rung: Rung = field(default_factory=Rung)
-    measured: MeasuredGraph | None = None
 
     @property
     def runs(self) -> bool:

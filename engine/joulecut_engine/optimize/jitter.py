@@ -16,7 +16,6 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints, levels_of
 from joulecut_engine.optimize.problem import Problem
-from joulecut_engine.optimize.recorded import Recorded
 
 DRAWS = 200  # the standard error of the mean is then a 14th of the spread: 0.02 % at 3 % noise
 SEED = 20_261_120  # any fixed number
@@ -36,14 +35,12 @@ class Noise:
     iteration. Both are log-normal, so nothing takes negative time. `communication_s`: mean of
     an exponentially distributed delay, in seconds, of each transfer between stages; it only
     ever adds. `siblings`: data-parallel pipelines that meet at the end of the iteration.
-    `recorded`: iterations to draw from, in place of the distributions of operations and GPUs.
     """
 
     operation: float = 0.0
     gpu: float = 0.0
     communication_s: float = 0.0
     siblings: int = 1
-    recorded: Recorded | None = None
 
     def __post_init__(self) -> None:
         for value in (self.operation, self.gpu, self.communication_s):
@@ -166,12 +163,8 @@ class Trials:
         return _in_lanes(np.stack(factor)), _in_lanes(np.stack(delay_s))
 
     def _draw(self, dice: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
-        if self.noise.recorded is not None:
-            factors = self.noise.recorded.factors
-            factor = factors[dice.integers(len(factors), size=draws)]
-        else:
-            factor = _log_normal(dice, self.noise.operation, (draws, self._levels.size))
-        if self.noise.gpu and self.noise.recorded is None:
+        factor = _log_normal(dice, self.noise.operation, (draws, self._levels.size))
+        if self.noise.gpu:
             factor *= _log_normal(dice, self.noise.gpu, (draws, self._stages))[:, self._stage]
         delay_s = np.zeros((draws, self._links))
         if self._links:

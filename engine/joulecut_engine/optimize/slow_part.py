@@ -7,7 +7,8 @@ the same stage in other pipelines; peers of a pipeline are the other pipelines; 
 are the other stages, as far as they run the same operations.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,8 @@ PEERS_MIN = 3  # with two, nothing says which of them is the odd one
 EVEN_RATIO = 0.1
 
 Cause = Literal["compute", "data", "network"]
+# By stage: seconds of its operations of one kind, in the order they ran.
+StageTimes = Mapping[str, Sequence[float] | Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,7 @@ def slow_part(graph: Graph, seconds: Floats, measured_s: Sequence[float]) -> Slo
     what_if = _WhatIf(levels_of(graph), seconds)
     if what_if.step_s <= 0.0:
         return None
-    columns = [
-        np.array([i for i in order if graph.operations[i].kind not in SENDS])
-        for order in graph.order
-    ]
+    columns = [np.array(_measured(graph, stage)) for stage in range(len(graph.order))]
     found: list[SlowPart] = []
     if len(seconds) >= PEERS_MIN:
         usual = np.broadcast_to(np.median(seconds, axis=0), seconds.shape)
@@ -84,6 +84,37 @@ def slow_part(graph: Graph, seconds: Floats, measured_s: Sequence[float]) -> Slo
     # Of several that explain the delay: a GPU, which belongs to the others.
     likely = [part for part in found if part.delay_ratio >= SHARE_MIN * most]
     return max(likely, key=lambda part: (part.is_gpu, part.delay_ratio))
+
+
+def misfit(graph: Graph, stages: Sequence[StageTimes]) -> bool:
+    """Whether measured operations are not those of the graph."""
+    if len(stages) != len(graph.order):
+        return True
+    expected = (
+        Counter(graph.operations[i].kind for i in _measured(graph, stage))
+        for stage in range(len(stages))
+    )
+    shown = (Counter({kind: len(each) for kind, each in times.items()}) for times in stages)
+    return any(a != b for a, b in zip(shown, expected, strict=True))
+
+
+def by_operation(graph: Graph, pipelines: Sequence[Sequence[StageTimes]]) -> Floats:
+    """Seconds (pipelines, operations) of the graph's operations; 0 for sends, which are not
+    measured. Raises KeyError or ValueError where there is a `misfit`.
+    """
+    seconds = np.zeros((len(pipelines), len(graph.operations)))
+    columns: dict[tuple[int, str], list[int]] = {}
+    for stage in range(len(graph.order)):
+        for i in _measured(graph, stage):
+            columns.setdefault((stage, graph.operations[i].kind), []).append(i)
+    for (stage, kind), at in columns.items():
+        seconds[:, at] = np.stack([stages[stage][kind] for stages in pipelines])
+    return seconds
+
+
+def _measured(graph: Graph, stage: int) -> list[int]:
+    """Indices of the operations of a stage that reports have, in the order they run."""
+    return [i for i in graph.order[stage] if graph.operations[i].kind not in SENDS]
 
 
 class _WhatIf:

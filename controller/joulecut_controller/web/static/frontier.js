@@ -123,9 +123,10 @@ export class Frontier {
 const isDrawable = (job) => job.frontier.length > 0 || marksOf(job).length > 0;
 
 const WITHOUT_FRONTIER = (job) =>
-  job.profile === null
-    ? "No frontier: the job has no profile, so its energy at other clocks is unknown."
-    : job.baseline ? "The frontier is being computed." : "No frontier yet: it follows the baseline.";
+  !job.baseline ? "No frontier yet: it follows the baseline."
+    : job.profile === null && !job.decision?.forecast
+      ? "No frontier yet: it follows the first plan that is predicted from other jobs."
+      : "The frontier is being computed.";
 
 export const sloText = (job) =>
   (job.slo.least_cost ? "least cost, now " : "") +

@@ -174,7 +174,7 @@ class Savings {
     const best = Math.max(0.01, ...Object.values(savings));
     const rows = GRANULARITIES.filter(([name]) => known(savings[name]));
     show(this.none, !rows.length);
-    setText(this.none, job.profile === null ? "Unknown: the job has no profile." : "Unknown while there is no plan.");
+    setText(this.none, "Unknown while there is no plan.");
     this.bars.replaceChildren(...rows.map(([name, meaning]) => {
       const bar = h("span", { class: "fill" });
       bar.style.width = `${Math.max(0, savings[name] / best) * 100}%`;

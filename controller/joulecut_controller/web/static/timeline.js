@@ -56,9 +56,9 @@ export class Timeline {
     const data = this.data;
     for (const node of [this.plot, this.lead, this.legend, this.table]) show(node, Boolean(data));
     show(this.none, !data);
-    setText(this.none, job.profile === null
-      ? "No timeline: without a profile single operations are unknown."
-      : job.decision?.generation ? "No timeline: the newest decision changes no clock." : "No timeline while there is no plan.");
+    setText(this.none, job.decision?.generation
+      ? "No timeline: the newest decision changes no clock."
+      : "No timeline while there is no plan.");
     if (!data) return;
     this.layers = layersOf(data);
     const all = this.layers.flatMap((layer) => layer.operations);
