@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from golden_text import same_as_golden
 from job_states import changed
-from planning import case_of, costs_of, seen, view_of, with_baseline
+from planning import case_of, costs_of, decided, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.plan import Binding
-from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import ClockPolicy
@@ -63,7 +62,7 @@ def test_reasons_of(
     if sibling > 1.0:
         job = changed(job, peer_iteration_time_s=sibling * job.measured.baseline.time_mean_s)
     inputs = case_of(job, view)
-    decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
+    decision = decided(inputs, PlannerState(), estimator, SolverCache(Solver))
     plan = decision.plan
     assert plan is not None, decision.reason
     assert {one.binds for one in plan.clock_reasons} == binds

@@ -16,7 +16,7 @@ from held_out import HeldOutWorld, Pair
 from worlds import Controller, World
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.plan.solver_cache import Question
+from joulecut_controller.plan.solver_cache import Question, Times
 from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_controller.ports import FleetState, Store, StoredBaseline
 from joulecut_controller.store.database import DatabaseStore, open_store
@@ -42,8 +42,8 @@ class SlowForOneJob(Executor):
             if done.set_running_or_notify_cancel():
                 done.set_result(fn(*args, **kwargs))
 
-        costs = next(one.costs if isinstance(one, Question) else one for one in args[1:])
-        if self.slow and self._blocking_power_w == costs.blocking_power_w:
+        asked: Question | Times = args[1]
+        if self.slow and self._blocking_power_w == asked.costs.blocking_power_w:
             self._kept.append(work)
         else:
             work()

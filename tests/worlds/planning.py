@@ -11,7 +11,9 @@ from worlds import World
 
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.evaluation import Evaluation, default_clocks, evaluate
-from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.planner import Decision, decide
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.solver_cache import SolverCache, Soon
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.view import JobState, View, Window
 from joulecut_engine.estimate.estimator import Estimator
@@ -70,3 +72,27 @@ def case_of(job: JobState, view: View) -> PlanningInput:
         measured_applied=False,
         stale_s=3.0,
     )
+
+
+class Unanswered(Exception):
+    """The solver is at work for ever."""
+
+
+def decided(
+    inputs: PlanningInput, state: PlannerState, estimator: Estimator, solver: SolverCache
+) -> Decision:
+    """The planner's decision; Unanswered where it waits for an answer that raises this."""
+    steps, reply = decide(inputs, state, estimator), None
+    while True:
+        try:
+            ask = steps.send(reply)
+        except StopIteration as ended:
+            made: Decision = ended.value
+            return made
+        if not isinstance(ask, Soon):
+            reply = solver.reply(ask)
+            continue
+        try:
+            reply = bool(solver.ask(ask.question))
+        except Unanswered:
+            reply = False

@@ -16,10 +16,11 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, Pace
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.solver_cache import Answers, Question
+from joulecut_controller.plan.solver_cache import Asking, Question, SolverCache, Times
 from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.jitter import Spread
 from joulecut_engine.optimize.jitter_margin import of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
@@ -146,11 +147,11 @@ def slowest_within(costs: Costs, clocks: Clocks, deadline_s: float) -> Clocks:
     return found[late - 1] if late else clocks
 
 
-def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter, solver: Answers) -> Evaluation:
+def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter) -> Asking[Evaluation]:
     """The evaluation with iteration times under the job's jitter."""
     if jitter.still:
         return made
-    spread = solver.spread(costs, jitter, made.options)
+    spread: Spread = yield Times(costs, jitter, made.options)
     # A mean of draws may be slightly below the time on mean times; it counts no less than that.
     mean_s = max(made.iteration_time_s, spread.mean_s)
     return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, jitter.statistic)))
@@ -193,10 +194,10 @@ class Comparison:
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES  # where clocks change within an iteration
 
-    def appraised(self, clocks: Clocks, solver: Answers) -> Evaluation | None:
+    def appraised(self, clocks: Clocks) -> Asking[Evaluation | None]:
         """These clocks under the job's jitter; None as `evaluate`."""
         made = evaluate(self.costs, clocks)
-        return made and with_jitter(made, self.costs, self.jitter, solver)
+        return (yield from with_jitter(made, self.costs, self.jitter)) if made else None
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
@@ -259,7 +260,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
 
 
 def completed(
-    made: Forecast, comparison: Comparison, before: Evaluation, solver: Answers
+    made: Forecast, comparison: Comparison, before: Evaluation, solver: SolverCache
 ) -> Forecast:
     """The forecast with the saving of every granularity at the same deadline, and with the bloat
     of the clocks `before` the plan. Several solves: takes a second.
@@ -284,7 +285,7 @@ def completed(
 
 
 def _saved_by_granularity(
-    made: Forecast, comparison: Comparison, solver: Answers
+    made: Forecast, comparison: Comparison, solver: SolverCache
 ) -> tuple[tuple[str, float], ...]:
     own, planned = comparison.granularity, made.saved_by_granularity[0][1]
     own_saved = _saved_ratio(comparison, own, comparison.limits, solver) or 0.0
@@ -299,7 +300,7 @@ def _saved_by_granularity(
 
 
 def _saved_ratio(
-    comparison: Comparison, granularity: Granularity, limits: ChangeLimits, solver: Answers
+    comparison: Comparison, granularity: Granularity, limits: ChangeLimits, solver: SolverCache
 ) -> float | None:
     """Without jitter, as a share of the baseline."""
     used = limits if granularity == "changes" else TWO_CHANGES
@@ -309,7 +310,9 @@ def _saved_ratio(
     return 1.0 - answer.energy_j / comparison.baseline_j
 
 
-def _bloat_w(comparison: Comparison, before: Evaluation, solver: Answers) -> tuple[float, float]:
+def _bloat_w(
+    comparison: Comparison, before: Evaluation, solver: SolverCache
+) -> tuple[float, float]:
     """Intrinsic bloat, and extrinsic bloat while a straggler is waited for (Perseus, SOSP'24,
     section 2): power above the frontier. Of one GPU per stage, in model seconds.
     """

@@ -10,10 +10,11 @@ from dataclasses import replace
 from joulecut_controller.plan.evaluation import Evaluation
 from joulecut_controller.plan.pace import SCALE_MAX, Pace, doubt_ratio, surely_above
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import Answers, Question
+from joulecut_controller.plan.solver_cache import Asking, Question, Times
 from joulecut_controller.reference.reference import LATE_SDS
 from joulecut_engine.graph.pipeline import Profile
-from joulecut_engine.optimize.problem import Goal, Infeasible
+from joulecut_engine.optimize.jitter import Spread
+from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A goal stands while the wanted slowdown is longer by less than this part of it. Measurements move
 # the wanted one with every iteration, and each new goal is a new solve.
@@ -141,14 +142,8 @@ def _peer_s(inputs: PlanningInput) -> float | None:
 
 
 def goal_of(
-    inputs: PlanningInput,
-    state: PlannerState,
-    solver: Answers,
-    pace: Pace,
-    deadline_s: float,
-    *,
-    late: bool,
-) -> tuple[Goal, float, float]:
+    inputs: PlanningInput, state: PlannerState, pace: Pace, deadline_s: float, *, late: bool
+) -> Asking[tuple[Goal, float, float]]:
     """The solver's goal in model seconds, what it promises in real ones, and its `own_aim`.
 
     With an own deadline D and a straggler that takes T', T = max(T', min(D, T_E)): the plan
@@ -162,11 +157,13 @@ def goal_of(
     if peer_s is None:
         return own, deadline_s, aim
     rung = state.rung
-    asked = Question(state.costs, own, rung.granularity, state.jitter, rung.limits)
-    lone, jitter, late_ratio = solver.ask(asked), state.jitter, 1.0
+    jitter, late_ratio = state.jitter, 1.0
+    lone: Solution | Infeasible
+    lone = yield Question(state.costs, own, rung.granularity, jitter, rung.limits)
     lone_s = lone.fastest_s if isinstance(lone, Infeasible) else lone.iteration_time_s
     if not isinstance(lone, Infeasible) and not jitter.still:
-        late_ratio = max(1.0, solver.spread(state.costs, jitter, lone.clocks).mean_s / lone_s)
+        spread: Spread = yield Times(state.costs, jitter, lone.clocks)
+        late_ratio = max(1.0, spread.mean_s / lone_s)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
     peer_goal_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO), careful=False)

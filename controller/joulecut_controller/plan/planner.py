@@ -1,7 +1,8 @@
 """The planner: one decision per job and pass: keep its clocks, change them, or default clocks.
 
-Pure: inputs and the state of the last pass in, a decision out. Numbers, the guard and commands come
-later. Every "no change" has a reason that an operator can read.
+Pure: inputs and the state of the last pass in, a decision out; on the way it yields its questions
+to the solver. Numbers, the guard and commands come later. Every "no change" has a reason that an
+operator can read.
 """
 
 import math
@@ -55,7 +56,7 @@ from joulecut_controller.plan.planning_input import (
     PlannerState,
     PlanningInput,
 )
-from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
+from joulecut_controller.plan.solver_cache import Asking, Question, Soon
 from joulecut_controller.plan.steps import Marks, Steps, marked_steps, timed_steps
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.plan.work import work_of
@@ -77,7 +78,6 @@ ALLOTTED_ROOM = 0.005
 BETTER_ITERATIONS, BETTER_S = 32, 60.0
 
 Verdict = Literal["default", "keep", "change"]
-SOLVING = "solving"  # the topic of a decision that waits for the solver
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,8 @@ class Decision:
     solved: tuple[Comparison, Evaluation] | None = None
 
 
-def decide(
-    inputs: PlanningInput, state: PlannerState, estimator: Estimator, solver: Answers
-) -> Decision:
-    """One job, one pass. Where the solver has not answered yet, the decision is "solving": it keeps
-    the clocks, and the same inputs lead on once the answer is there.
-    """
+def decide(inputs: PlanningInput, state: PlannerState, estimator: Estimator) -> Asking[Decision]:
+    """One job, one pass. The clocks stay while an answer is waited for."""
     if state.mode != inputs.mode:  # a recommended plan does not run; its goal stays
         state = replace(state, mode=inputs.mode, clocks=None)
         state = replace(state, changed_s=float("-inf"), suspended="")
@@ -117,50 +113,14 @@ def decide(
     if state.suspended and wait_s > 0.0:
         words = f"{state.suspended} is over; clocks are not lowered for {wait_s:.0f} s yet"
         return Decision("default", "dwell", words, state)
-    priced: Costs | str | None = state.costs if inputs.priced else None
-    if priced is None:
-        gpus, held = inputs.view.gpus, state.costs
-        priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
+    gpus, held = inputs.view.gpus, state.costs
+    priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
     # A power limit may have slowed the baseline. Before its first costs that cannot be seen.
     inputs = replace(inputs, job=without_limits(inputs.job, inputs.view.gpus, priced))
-    return _planned(inputs, replace(state, costs=priced), priced, solver)
-
-
-def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers) -> Decision:
-    held = state.rung
-    try:
-        rung = rung_of(inputs.job, inputs.view, held, dwell_s(inputs))
-        state = replace(state, rung=rung)
-        return _within_reach(inputs, state, costs, solver)
-    except Unanswered:
-        shown = state
-        if state.clocks is not None:  # the board shows the granularity that runs
-            shown = replace(state, rung=replace(held, limits=state.rung.limits))
-        solving = Decision("keep", SOLVING, "the solver is at work on the next plan", shown)
-        moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
-        # A recommendation may wait for the better plan.
-        wanted = inputs.mode == "enforce" and (not state.runs or moved or is_late(inputs))
-        if not wanted or state.rung.granularity != "changes":
-            return solving
-        return _first_answer(inputs, state, costs, solver) or solving
-
-
-def _first_answer(
-    inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers
-) -> Decision | None:
-    """A plan of one clock per GPU, which takes a tenth of a second of a processor, while that of
-    clocks that change takes seconds; None without one."""
-    why = f"not {state.rung.name} yet: its plan is being computed"
-    state = replace(state, rung=replace(state.rung, granularity="gpu", why=why))
-    if state.suspended:
-        state = replace(state, clocks=None, suspended="")
-    try:
-        decision = _within_reach(inputs, state, costs, solver)
-    except Unanswered:
-        return None
-    return decision if decision.plan is not None else None
+    rung = rung_of(inputs.job, inputs.view, state.rung, dwell_s(inputs))
+    return (yield from _within_reach(inputs, replace(state, costs=priced, rung=rung), priced))
 
 
 def given_up(state: PlannerState, veto: Veto) -> Decision:
@@ -216,9 +176,7 @@ def _stale(inputs: PlanningInput) -> str:
     return ""
 
 
-def _within_reach(
-    inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers
-) -> Decision:
+def _within_reach(inputs: PlanningInput, state: PlannerState, costs: Costs) -> Asking[Decision]:
     """Checks the model against the baseline and the target against both, then solves."""
     job, baseline = inputs.job, inputs.job.measured.baseline
     assert baseline is not None
@@ -235,18 +193,56 @@ def _within_reach(
             f"target unreachable: {job.policy.slo.given_as} asks for {deadline_s:.4g} s an "
             f"iteration, default clocks give {base_s + inputs.beyond_mean_s:.4g} s: no change",
         )
-    rung = state.rung
     state = replace(state, jitter=jitter_of(job, state.jitter))
-    default = with_jitter(default, costs, state.jitter, solver)
-    held_clocks = state.clocks
-    held = evaluate(costs, held_clocks) if held_clocks and inputs.mode == "enforce" else None
-    held = held and with_jitter(held, costs, state.jitter, solver)
+    default = yield from with_jitter(default, costs, state.jitter)
+    held = evaluate(costs, state.clocks) if state.clocks and inputs.mode == "enforce" else None
+    if held is not None:
+        held = yield from with_jitter(held, costs, state.jitter)
     state = _in_force(inputs, state)
     pace, late = pace_of(inputs, state, default, held), is_late(inputs)
     state = replace(state, late=lateness(inputs, state, pace, late=late))
-    goal, promised_s, aim = goal_of(inputs, state, solver, pace, deadline_s, late=late)
-    jitter = STILL if goal.waits else state.jitter
-    answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
+    goal, promised_s, aim = yield from goal_of(inputs, state, pace, deadline_s, late=late)
+    jitter, rung = STILL if goal.waits else state.jitter, state.rung
+    comparison = Comparison(
+        costs, goal, default, pace, promised_s, jitter, rung.granularity, rung.limits
+    )
+    moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
+    # A recommendation may wait for the better plan.
+    hurries = inputs.mode == "enforce" and (not state.runs or moved or late)
+    if hurries and rung.granularity == "changes" and not (yield Soon(_asked(comparison))):
+        # One clock per GPU takes a tenth of a second of a processor, others take seconds.
+        why = f"not {rung.name} yet: its plan is being computed"
+        quick = replace(state, rung=replace(rung, granularity="gpu", why=why))
+        if quick.suspended:
+            quick = replace(quick, clocks=None, suspended="")
+        coarse = replace(comparison, granularity="gpu")
+        first_answer = yield from _solved(inputs, quick, coarse, aim, late=late)
+        if first_answer.plan is not None:
+            return first_answer
+    return (yield from _solved(inputs, state, comparison, aim, late=late))
+
+
+def _asked(comparison: Comparison) -> Question:
+    return Question(
+        comparison.costs,
+        comparison.goal,
+        comparison.granularity,
+        comparison.jitter,
+        comparison.limits,
+    )
+
+
+def _solved(
+    inputs: PlanningInput,
+    state: PlannerState,
+    comparison: Comparison,
+    aim: float,
+    *,
+    late: bool,
+) -> Asking[Decision]:
+    """The answer to what is compared, against the clocks held."""
+    rung, held_clocks = state.rung, state.clocks
+    answer: Solution | Infeasible = yield _asked(comparison)
     if isinstance(answer, Infeasible):
         if rung.timed and state.late.count:
             # Clocks that follow their marks came late, or timed ones beside iterations that begin
@@ -254,39 +250,29 @@ def _within_reach(
             again_s = inputs.view.now_s + LATE_AGAIN_S
             left = replace(rung, late=rung.granularity, late_until_s=again_s)
             state = replace(state, rung=left, late=Lateness())
-        least_s = pace.real_s(answer.fastest_s)
-        return _give_back(state, "room", _unmet(inputs, rung, least_s, promised_s))
-    comparison = Comparison(
-        costs,
-        goal,
-        default,
-        pace,
-        promised_s,
-        jitter,
-        rung.granularity,
-        rung.limits,
-    )
+        least_s = comparison.pace.real_s(answer.fastest_s)
+        return _give_back(state, "room", _unmet(inputs, rung, least_s, comparison.promised_s))
     again = ""
     if state.suspended:
-        comparison, answer, again = _as_before(state, comparison, answer, solver)
+        comparison, answer, again = yield from _as_before(state, comparison, answer)
         state = replace(state, clocks=None, suspended="")
     state = replace(state, goal=comparison.goal, aim=aim)
-    decision = _compare(inputs, state, comparison, answer, solver, late=late, again=again)
+    decision = yield from _compare(inputs, state, comparison, answer, late=late, again=again)
     if decision.state.clocks != held_clocks:  # the measured slowdown is of other clocks
         decision = replace(decision, state=replace(decision.state, setting=None))
     return decision
 
 
 def _as_before(
-    state: PlannerState, comparison: Comparison, answer: Solution, solver: Answers
-) -> tuple[Comparison, Solution, str]:
+    state: PlannerState, comparison: Comparison, answer: Solution
+) -> Asking[tuple[Comparison, Solution, str]]:
     """The suspended clocks, unless the solver's answer is clearly better; with words of them.
 
     Like a running plan they may be later than promised by FIT_RATIO, since what is measured again
     is never the same to the last digit; the promise is then theirs.
     """
-    kept = comparison.appraised(state.clocks or (), solver)
-    asked = comparison.appraised(tuple(option.clock_mhz for option in answer.clocks), solver)
+    kept = yield from comparison.appraised(state.clocks or ())
+    asked = yield from comparison.appraised(tuple(option.clock_mhz for option in answer.clocks))
     if kept is None or asked is None:
         return comparison, answer, ""
     gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
@@ -314,11 +300,10 @@ def _compare(
     state: PlannerState,
     comparison: Comparison,
     answer: Solution,
-    solver: Answers,
     *,
     late: bool,
     again: str,
-) -> Decision:
+) -> Asking[Decision]:
     """The solver's answer against the present clocks: changed only for enough gain or a late plan,
     lowered only after the dwell.
     """
@@ -327,14 +312,14 @@ def _compare(
     held = state.clocks or default_clocks(costs)
     before: Evaluation | None = comparison.default
     if state.clocks is not None:
-        before = comparison.appraised(state.clocks, solver)
+        before = yield from comparison.appraised(state.clocks)
     if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
     carried = state.clocks is None or _carried(inputs, state)
     limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
     # Clocks that were measured are judged by that.
     fits = carried and not late and (comparison.pace.holds or before.held_s <= limit_s)
-    after = comparison.appraised(new, solver)
+    after = yield from comparison.appraised(new)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
     asked = costs.asked_mhz(new)
@@ -364,7 +349,7 @@ def _compare(
             new = default_clocks(costs)
         else:
             new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
-        after = comparison.appraised(new, solver)
+        after = yield from comparison.appraised(new)
         assert after is not None
         answer = comparison.as_solution(answer, after)
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)

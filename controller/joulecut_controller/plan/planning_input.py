@@ -46,7 +46,6 @@ class PlanningInput:
     predicted: "Prediction | None" = None  # of a job without a profile
     limits_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits held, by GPU
     power_budget: bool = False  # whether one sets the power limits
-    priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
     @property
     def default_s(self) -> float:

@@ -1,11 +1,12 @@
-"""Cache of solver answers, keyed by costs, goal and granularity.
+"""What the planner asks of the solver, and a cache of its answers.
 
-A pass asks the same question every few seconds. Bounded: the least recently used answer goes first.
+The planner yields a question and is sent the answer, whoever computes it. A pass asks the same
+question every few seconds. Bounded: the least recently used answer goes first.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Generator, Hashable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
@@ -30,12 +31,12 @@ RESERVE = 0.07
 Prepare = Callable[[Problem, Granularity, ChangeLimits], Solves]
 
 
-class Unanswered(Exception):
-    """The solver is still at work on this question; ask again once it has answered."""
-
-
 class Question(NamedTuple):
-    """Which plan is the cheapest for this goal."""
+    """Which plan is the cheapest for this goal: a Solution, or Infeasible.
+
+    Where times jitter, the statistic of the iteration time meets the deadline, not only the
+    iteration on mean times.
+    """
 
     costs: Costs
     goal: Goal
@@ -48,16 +49,27 @@ class Question(NamedTuple):
         return (self.costs.digest, *self[1:])
 
 
-class Answers(Protocol):
-    """What the planner asks of the solver. Both raise Unanswered where workers compute."""
+class Times(NamedTuple):
+    """The distribution of iteration times of these options: a Spread, in model seconds."""
 
-    def ask(self, question: Question) -> Solution | Infeasible:
-        """The cheapest plan for this goal, or Infeasible."""
-        ...
+    costs: Costs
+    jitter: Jitter
+    options: tuple[ClockOption, ...]
 
-    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
-        """The distribution of iteration times of these options, in model seconds."""
-        ...
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        return (self.costs.digest, self.jitter.noise, self.options)
+
+
+class Soon(NamedTuple):
+    """Whether a question has its answer already; it is asked from now on."""
+
+    question: Question
+
+
+_Value = TypeVar("_Value")
+Ask: TypeAlias = Question | Times | Soon
+Asking: TypeAlias = Generator[Ask, Any, _Value]  # a computation that asks on its way
 
 
 # Own deadline, a straggler's and the time now, at two granularities each, of the jobs that one
@@ -66,8 +78,6 @@ ANSWERS_KEPT = 64
 NOISE_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
 SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
-
-_Value = TypeVar("_Value")
 
 
 def remembered(
@@ -90,9 +100,7 @@ class _NoiseSample(NamedTuple):
 
 
 class SolverCache:
-    """Implements `Answers` in this process, asking the solver at most once a question. Not
-    thread-safe.
-    """
+    """Answers in this process, asking the solver at most once a question. Not thread-safe."""
 
     def __init__(self, prepare: Prepare, kept: int = ANSWERS_KEPT) -> None:
         self._prepare, self._kept = prepare, kept
@@ -101,21 +109,15 @@ class SolverCache:
         self._noise: OrderedDict[Hashable, _NoiseSample] = OrderedDict()
         self._spreads: OrderedDict[Hashable, Spread] = OrderedDict()
 
-    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
-        """The distribution of iteration times of these options, in model seconds."""
-        return remembered(
-            self._spreads,
-            (costs.digest, jitter.noise, options),
-            SPREADS_KEPT,
-            lambda: self._noise_of(costs, jitter).judge.spread(options),
-        )
+    def reply(self, ask: Question | Times) -> Solution | Infeasible | Spread:
+        """See `Question` and `Times`."""
+        if isinstance(ask, Question):
+            return self.ask(ask)
+        judge = self._noise_of(ask.costs, ask.jitter).judge
+        return remembered(self._spreads, ask.key, SPREADS_KEPT, lambda: judge.spread(ask.options))
 
     def ask(self, question: Question) -> Solution | Infeasible:
-        """The cheapest plan for this goal, or Infeasible.
-
-        Where times jitter, the statistic of the iteration time meets the deadline, not only
-        the iteration on mean times.
-        """
+        """See `Question`."""
         return remembered(self._answers, question.key, self._kept, lambda: self._solve(question))
 
     def _noise_of(self, costs: Costs, jitter: Jitter) -> _NoiseSample:

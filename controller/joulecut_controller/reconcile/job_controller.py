@@ -18,7 +18,7 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import without_limits
 from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
-from joulecut_controller.plan.planner import SOLVING, given_up, vetoes
+from joulecut_controller.plan.planner import given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.predicted import Prediction
 from joulecut_controller.plan.traces import Delay, delay_of
@@ -315,9 +315,9 @@ class JobController:
         decision = planning.decide(picture.inputs, self.state, self.applied)
         holds = self._services.holds.vetoes(self.name)
         if holds:  # an operator's command arrived since the step looked
-            decision = given_up(decision.state, holds[0])
-        if decision.topic == SOLVING:
-            self.rollout.wait(decision, observation.job.policy)
+            decision = given_up(self.state, holds[0])
+        if decision is None:
+            self.rollout.wait(observation.job.policy)
             return
         view = self._refreshed(picture) if decision.plan else picture.view
         ttl_s = self._cluster.ttl_s()

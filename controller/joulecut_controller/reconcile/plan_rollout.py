@@ -130,13 +130,12 @@ class PlanRollout:
             # The clocks held keep their promise, and better ones wait for the store.
         self._topic = decision.topic
 
-    def wait(self, decision: Decision, policy: JobPolicy) -> None:
+    def wait(self, policy: JobPolicy) -> None:
         """The decision is still being computed; the clocks stay, and under the same policy the
         sentence about them does.
         """
-        self.state = decision.state
         if policy != self._stands_for:
-            self.sentence, self._stands_for = decision.reason, None
+            self.sentence, self._stands_for = "the solver is at work on the next plan", None
 
     async def release_all(self, reason: str) -> Outcome:
         """Default clocks for everything held for the job, even while the store fails."""

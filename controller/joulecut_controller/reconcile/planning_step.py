@@ -1,9 +1,8 @@
-"""The planning step of a job: a decision, or "solving" until workers have answered the solver's
-questions.
+"""The planning step of a job: a decision, or none yet while workers answer the planner's questions.
 
-The planner is asked again with the same picture of the job once an answer is there, so that a
-baseline that moves with every iteration does not change the question under way. A picture that
-changed in what matters is dropped, and the answers to it with it.
+A decision goes on where it waited, with the picture that it began with: a baseline that moves with
+every iteration does not change the question under way. A picture that changed in what matters
+begins another one.
 """
 
 from collections import OrderedDict
@@ -13,34 +12,31 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from joulecut_controller.board import SolverWait
-from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.fixed import fixed_decision
 from joulecut_controller.plan.goal import is_late
 from joulecut_controller.plan.guard import Check
-from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
+from joulecut_controller.plan.planner import Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.predicted import as_predicted
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
+    Ask,
+    Asking,
     Prepare,
     Question,
-    Unanswered,
+    Soon,
+    Times,
 )
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
-from joulecut_controller.view import View
 from joulecut_engine.estimate.estimator import Estimator
-from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.jitter import Spread
-from joulecut_engine.optimize.problem import Infeasible, Solution
 
 # Jobs that have questions at the workers at once, so that the others wait and not all are late; as
 # many as a worker keeps the preparation of.
@@ -58,7 +54,6 @@ class Urgency(IntEnum):
     PLANNED = 2  # the plan held is compared again
 
 
-T = TypeVar("T")
 Complete = Callable[[Prepare, Forecast, Comparison, Evaluation], Forecast]
 
 
@@ -129,9 +124,8 @@ class Turns:
 
 @dataclass(slots=True)
 class WorkerAnswers:
-    """Implements `solver_cache.Answers` for one job. `may_ask` says whether it may ask the workers
-    now; `arrived` is called, in any thread, when a question was answered after Unanswered was
-    raised for it.
+    """The solver's answers to one job. `may_ask` says whether it may ask the workers now; `arrived`
+    is called, in any thread, when a question was answered that was waited for.
     """
 
     workers: Executor
@@ -140,31 +134,20 @@ class WorkerAnswers:
     arrived: Callable[[], None]
     _asked: OrderedDict[Hashable, Future[Any]] = field(default_factory=OrderedDict)
 
-    def ask(self, question: Question) -> Solution | Infeasible:
-        """See `Answers`."""
-        return self._answer(question.key, worker_calls.answer, self.prepare, question)
-
-    def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
-        """See `Answers`."""
-        key = (costs.digest, jitter.noise, options)
-        return self._answer(key, worker_calls.spread, self.prepare, costs, jitter, options)
-
-    def _answer(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T:
-        """Raises Unanswered, or what the work raises."""
-        future = self._asked.get(key)
+    def to(self, ask: Question | Times) -> Future[Any] | None:
+        """The answer, as soon as it is there; None while the job waits for its turn."""
+        future = self._asked.get(ask.key)
         if future is None or _lost(future):
             if not self.may_ask():
-                raise Unanswered
-            future = self._asked[key] = self.workers.submit(work, *arguments)
+                return None
+            work = self.workers.submit(worker_calls.reply, self.prepare, ask)
+            future = self._asked[ask.key] = work
             while len(self._asked) > ANSWERS_KEPT:
                 self._asked.popitem(last=False)[1].cancel()
             if not future.done():
                 future.add_done_callback(lambda _: self.arrived())
-        self._asked.move_to_end(key)
-        if not future.done():
-            raise Unanswered
-        found: T = future.result()
-        return found
+        self._asked.move_to_end(ask.key)
+        return future
 
 
 def _lost(future: Future[Any]) -> bool:
@@ -175,17 +158,42 @@ def _lost(future: Future[Any]) -> bool:
 
 
 @dataclass(slots=True)
+class _UnderWay:
+    """A decision on `inputs`, begun at `since_s`; `ask` is what it waits for."""
+
+    inputs: PlanningInput
+    rests_on: tuple[object, ...]
+    steps: Asking[Decision]
+    since_s: float
+    ask: Ask | None = None
+
+    def go_on(self, answers: WorkerAnswers) -> Decision | None:
+        """The decision; None while an answer is waited for. Raises what the solver raises."""
+        reply: Any = None
+        while True:
+            if isinstance(self.ask, Soon):
+                future = answers.to(self.ask.question)
+                reply = future is not None and future.done()
+            elif self.ask is not None:
+                future = answers.to(self.ask)
+                if future is None or not future.done():
+                    return None
+                reply = future.result()
+            try:
+                self.ask = self.steps.send(reply)
+            except StopIteration as ended:
+                made: Decision = ended.value
+                return made
+
+
+@dataclass(slots=True)
 class _JobPlanning:
-    """One job: its answers, and the inputs of the decision under way since `since_s`, without the
-    view: a hundred jobs that wait would keep as many pictures of the whole cluster.
-    """
+    """One job: its answers, and the decision under way."""
 
     answers: WorkerAnswers
-    asked: PlanningInput | None = None
-    hindered: bool = False  # the job of `asked`
+    under_way: _UnderWay | None = None
     urgency: Urgency = Urgency.UNPLANNED
     steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
-    since_s: float = 0.0
     waits_since_s: float | None = None  # for workers, whatever the question was at first
 
 
@@ -217,13 +225,10 @@ class PlanningStep:
         return self._turns.step(job)
 
     def decide(
-        self,
-        inputs: PlanningInput,
-        state: PlannerState,
-        applied: Plan | None,
-    ) -> Decision:
-        """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
-        job affect that job alone.
+        self, inputs: PlanningInput, state: PlannerState, applied: Plan | None
+    ) -> Decision | None:
+        """The job's decision; None while workers compute for it. Invalid numbers of one job affect
+        that job alone.
         """
         name = inputs.job.policy.name
         if inputs.job.policy.fixed:
@@ -234,30 +239,37 @@ class PlanningStep:
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
         on_time = not is_late(inputs)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
-        if stands and on_time and planning.asked is None:
+        if stands and on_time and planning.under_way is None:
             planning.waits_since_s = None
             return Decision("keep", "steady", "plan unchanged", state)
         planned = Urgency.PLANNED if applied else Urgency.UNPLANNED
         planning.urgency = planned if on_time else Urgency.LATE
-        same = planning.asked is not None and _rests_on(planning.asked) == rests_on
-        if planning.asked is not None and same and planning.hindered == hindered:
-            inputs = _resumed(planning.asked, inputs)
-        else:
-            planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
-            planning.hindered, planning.since_s = hindered, self.now_s()
-        decision = self._decision(inputs, state, planning.answers)
-        if decision.topic == SOLVING:
+        begun = planning.under_way
+        if begun is None or begun.rests_on != (*rests_on, hindered):
+            # The jobs of other pictures would be kept with each decision that waits.
+            asked = replace(inputs, view=replace(inputs.view, jobs=()))
+            steps = decide(asked, state, self.estimator)
+            begun = _UnderWay(asked, (*rests_on, hindered), steps, self.now_s())
+        planning.under_way = None  # after an error another one begins
+        try:
+            decision = begun.go_on(planning.answers)
+            decision = decision and as_predicted(decision, begun.inputs)
+        except (ValueError, ArithmeticError) as error:
+            decision = given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
+        if decision is None:
+            planning.under_way = begun
             self._turns.unanswered(name)
             if planning.waits_since_s is None:
                 planning.waits_since_s = self.now_s()
-            return decision
+            return None
         planning.waits_since_s = None
         # A sibling, and the timing of changes within an iteration, count at once.
         alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
         planning.steady = rests_on if decision.topic == "steady" and alone else None
         if decision.verdict == "change":
-            self.metrics.plans.add(self.now_s() - planning.since_s)
-        planning.asked = None
+            self.metrics.plans.add(self.now_s() - begun.since_s)
+            state = replace(decision.state, changed_s=inputs.view.now_s)
+            decision = replace(decision, state=state)
         return decision
 
     def wait(self, job: str) -> SolverWait | None:
@@ -287,14 +299,6 @@ class PlanningStep:
             )
         return self._jobs[name]
 
-    def _decision(
-        self, inputs: PlanningInput, state: PlannerState, answers: WorkerAnswers
-    ) -> Decision:
-        try:
-            return as_predicted(decide(inputs, state, self.estimator, answers), inputs)
-        except (ValueError, ArithmeticError) as error:
-            return given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
-
 
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
     """What a decision under way rests on: the same job, on the same GPUs, under the same clocks and
@@ -313,24 +317,4 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         job.measured.reference and job.measured.reference.moved,
         inputs.predicted.text if inputs.predicted else "",
         job.measured.peer_iteration_time_s is None,
-    )
-
-
-def _resumed(asked: PlanningInput, now: PlanningInput) -> PlanningInput:
-    """The current input with the measurements of `asked`."""
-    before = asked.job.measured
-    measured = replace(
-        now.job.measured,
-        baseline=before.baseline,
-        current=before.current,
-        reference=before.reference,
-        current_iterations=before.current_iterations,
-        peer_iteration_time_s=before.peer_iteration_time_s,
-    )
-    return replace(
-        now,
-        job=replace(now.job, measured=measured),
-        baseline_progress=asked.baseline_progress,
-        measured_applied=asked.measured_applied,
-        priced=True,
     )

@@ -6,26 +6,16 @@ next, since the questions of one job resemble each other.
 
 from functools import lru_cache
 
-from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation, completed
-from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.solver_cache import Prepare, Question, SolverCache
-from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_controller.plan.solver_cache import Prepare, Question, SolverCache, Times
 from joulecut_engine.optimize.jitter import Spread
 from joulecut_engine.optimize.problem import Infeasible, Solution
 
 
-def answer(prepare: Prepare, question: Question) -> Solution | Infeasible:
-    """See `solver_cache.Answers.ask`."""
-    return _solver(prepare).ask(question)
-
-
-def spread(
-    prepare: Prepare, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]
-) -> Spread:
-    """See `solver_cache.Answers.spread`."""
-    return _solver(prepare).spread(costs, jitter, options)
+def reply(prepare: Prepare, ask: Question | Times) -> Solution | Infeasible | Spread:
+    """See `SolverCache.reply`."""
+    return _solver(prepare).reply(ask)
 
 
 def completion(

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from job_states import job_state
+from planning import decided
 from worlds import World
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import default_clocks, evaluate
-from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import Slo
@@ -148,7 +148,7 @@ def costs() -> Costs:
     view = View(world.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus}, (job,))
     inputs = PlanningInput(view, job, "recommend", "", {}, False, 3.0)
     estimator = OnlineEstimator({world.job: world.profile()})
-    found = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).state.costs
+    found = decided(inputs, PlannerState(), estimator, SolverCache(Solver)).state.costs
     assert found is not None
     return found
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_states import changed, job_state
-from planning import case_of, costs_of, seen, view_of, with_baseline
+from planning import case_of, costs_of, decided, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.plan.steps import Marks
@@ -64,7 +63,7 @@ def good() -> tuple[Plan, View, Authority]:
         measured_applied=False,
         stale_s=3.0,
     )
-    decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
+    decision = decided(inputs, PlannerState(), estimator, SolverCache(Solver))
     assert decision.plan is not None, decision.reason
     plan = replace(decision.plan, generation=7)
     authority = Authority(
@@ -269,7 +268,7 @@ def good_timed() -> tuple[Plan, View, Authority]:
     estimator = OnlineEstimator({world.job: world.profile()})
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
-    plan = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
+    plan = decided(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
     assert any(action.steps for action in plan.actions)
     return replace(plan, generation=7), inputs.view, good()[2]
 
@@ -285,7 +284,7 @@ def good_marked() -> tuple[Plan, View, Authority]:
     estimator = OnlineEstimator({world.job: world.profile()})
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
-    plan = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
+    plan = decided(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
     assert plan.granularity == "computation"
     assert all(action.marks and not action.steps for action in plan.actions)
     return replace(plan, generation=7), inputs.view, good()[2]

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
+from planning import at_default, case_of, costs_of, decided, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.evaluation import evaluate
-from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -52,7 +51,7 @@ def test_over_many_plans_what_is_promised_is_what_is_saved(noise: float, every: 
     luck, solver, off = np.random.default_rng(5), SolverCache(Solver), []
     for _ in range(PLANS):
         estimator = OnlineEstimator({WORLD.job: _noisy(WORLD.profile(), noise, every, luck)})
-        made = decide(case_of(job, view), PlannerState(), estimator, solver)
+        made = decided(case_of(job, view), PlannerState(), estimator, solver)
         after = evaluate(truth, made.state.clocks or ())
         saved = 1.0 - after.energy_j(after.iteration_time_s) / base.energy_j(base.iteration_time_s)
         off.append(made.plan.forecast.saved_ratio - saved)
