@@ -166,8 +166,8 @@ async def _serve(
         asked=asked,
     )
     try:
-        while (ready := await wait_for_leadership(context)) is not None:
-            await lead_term(context, ready)
+        while (newest := await wait_for_leadership(context)) is not None:
+            await lead_term(context, newest)
             if not stopping.is_set():
                 sweeper.settle()  # much of the term is garbage now, and no lease waits
     finally:

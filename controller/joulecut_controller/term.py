@@ -5,13 +5,12 @@ standby and sends no commands.
 """
 
 import asyncio
-import copy
 import json
 import signal
 import socket
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
 from joulecut_controller.board import Board, standby_board
 from joulecut_controller.cluster.history import History
@@ -22,12 +21,8 @@ from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.fleet.gpu_owners import EQUAL_S
 from joulecut_controller.log import NAME, EventLog, log
-from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import ArrivedReport, Store
+from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reconcile.audit_log import SHOWN
-from joulecut_controller.reconcile.cluster_step import profiles_of
-from joulecut_controller.reconcile.learning import NAME as PREDICTORS
-from joulecut_controller.reconcile.learning import unpacked
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -52,64 +47,26 @@ HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five min
 SHOW_S = 3.0  # 40 kB for a hundred jobs
 SHARE_CHECKS = 2.0  # of the lock, between two readings of the claims: a few milliseconds each
 SHARE_S_MIN = 0.1  # between readings that news ask for
-PREPARE_S = 30.0  # of a standby; the leader of a large cluster keeps what it learns every 120 s
 # Agents that do not answer by then are looked for on; only their epochs are not known yet, and one
 # that shows a larger one later gets no commands.
 FIRST_READING_S = 10.0
 
 
-@dataclass(slots=True)
-class Readiness:
-    """State that a standby prepares for its term, since this takes seconds: the newest report of
-    each GPU, which shows where jobs run, and an estimator with the policy's profiles and the stored
-    learning state. `learnt` is the text it was restored from; empty without one.
+Newest = dict[str, ArrivedReport]  # of each GPU: it shows where jobs run
+
+
+async def wait_for_leadership(context: ServiceContext) -> Newest | None:
+    """Waits until this controller may lead; None where it is stopped before that. Returns the
+    reports that came meanwhile.
     """
-
-    newest: dict[str, ArrivedReport] = field(default_factory=dict)
-    learner: OnlineEstimator | None = None
-    learnt: str = ""
-
-    async def prepare(self, policy: Policy, store: Store) -> None:
-        """Fits new profiles and reads newer learning state. The first pass repeats a failed read,
-        and reports it.
-        """
-        self.learner, self.learnt = await asyncio.to_thread(self._newest, policy, store)
-
-    def _newest(self, policy: Policy, store: Store) -> tuple[OnlineEstimator, str]:
-        learner, learnt = self.learner or OnlineEstimator(profiles_of(policy)), self.learnt
-        with suppress(Unavailable, ValueError):
-            kept = store.learnt(PREDICTORS)
-            if kept and kept != learnt:
-                learner = copy.copy(learner)
-                learner.restore(unpacked(kept))
-                learnt = kept
-        return learner, learnt
-
-
-async def wait_for_leadership(context: ServiceContext) -> Readiness | None:
-    """Waits until this controller may lead; None where it is stopped before that."""
-    ready = Readiness()
+    newest: Newest = {}
     following = asyncio.create_task(_follow(context.history))
-    preparing = asyncio.create_task(_prepare_again(context, ready))
     try:
-        await context.until_stopped(_begin_watching(context, ready))
-        return ready if await _wait(context, ready) else None
+        # Before the leader lock, which is lost where its holder is busy.
+        await context.until_stopped(context.fleet.all_read(FIRST_READING_S))
+        return newest if await _wait(context, newest) else None
     finally:
         following.cancel()
-        preparing.cancel()
-
-
-async def _begin_watching(context: ServiceContext, ready: Readiness) -> None:
-    """Before the leader lock, which is lost where its holder is busy."""
-    await asyncio.gather(
-        context.fleet.all_read(FIRST_READING_S), ready.prepare(context.policy, context.store)
-    )
-
-
-async def _prepare_again(context: ServiceContext, ready: Readiness) -> None:
-    while True:
-        await asyncio.sleep(PREPARE_S)
-        await ready.prepare(context.policy, context.store)
 
 
 async def _follow(history: History) -> None:
@@ -119,7 +76,7 @@ async def _follow(history: History) -> None:
         await asyncio.sleep(HISTORY_LOOK_S)
 
 
-async def _wait(context: ServiceContext, ready: Readiness) -> bool:
+async def _wait(context: ServiceContext, newest: Newest) -> bool:
     """Whether this controller leads now; False where it is stopped before that."""
     said, tries = "", 0
     while not context.stopping.is_set():
@@ -129,7 +86,7 @@ async def _wait(context: ServiceContext, ready: Readiness) -> bool:
             context.apart = False
             return True
         tries += 1
-        ready.newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
+        newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
         board = standby_board(
             context.fleet.observe(time.monotonic()),
             context.leadership.waiting,
@@ -167,12 +124,12 @@ async def _joins(context: ServiceContext) -> bool:
     return bool(group.among(group.wanted)) and await context.leadership.join()
 
 
-async def lead_term(context: ServiceContext, ready: Readiness) -> None:
+async def lead_term(context: ServiceContext, newest: Newest) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
         prices = PrometheusPrices(context.config.prometheus, time.time)
-        reconciler = await _begin(context, rates, prices, ready)
+        reconciler = await _begin(context, rates, prices, newest)
     except Unavailable as error:
         log(f"no term can be begun: {error}", "error")
         await context.leadership.release()
@@ -196,7 +153,7 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
 
 
 async def _begin(
-    context: ServiceContext, rates: PrometheusRates, prices: PrometheusPrices, ready: Readiness
+    context: ServiceContext, rates: PrometheusRates, prices: PrometheusPrices, newest: Newest
 ) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
@@ -235,8 +192,7 @@ async def _begin(
         store=context.store,
         source=context.source,
         policy=context.policy,
-        learner=ready.learner or OnlineEstimator({}),
-        learnt=ready.learnt,
+        learner=OnlineEstimator({}),
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier),
         planners=context.planners,
         background=context.background,
@@ -247,7 +203,7 @@ async def _begin(
         unready=lambda: context.warming.wait,
         rates=rates,
         prices=prices.asked,
-        reports=tuple(ready.newest.values()),
+        reports=tuple(newest.values()),
         adopt=context.fleet.owners.adopt,
         power_table=PowerTable(context.store) if group else None,
     )

@@ -10,13 +10,7 @@ from joulecut_controller.policy.policy import Fixed, Mode
 from joulecut_controller.view import PhaseKind
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.clock_steps import ClockStep
-from joulecut_engine.optimize.problem import (
-    TWO_CHANGES,
-    ChangeLimits,
-    Goal,
-    Problem,
-    Solution,
-)
+from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
@@ -142,7 +136,6 @@ class Basis:
 
     problem: Problem | None = None
     goal: Goal | None = None
-    limits: ChangeLimits = TWO_CHANGES
     fixed: Fixed | None = None
 
 

@@ -368,7 +368,7 @@ def _compare(
         solution=answer,
         granularity_why=rung.why,
         shortest_step_s=shortest_step_s,
-        basis=Basis(costs.problem, comparison.goal, rung.limits),
+        basis=Basis(costs.problem, comparison.goal),
         clock_reasons=tuple(chain(*reasons)),
     )
     changes = max(map(len, (*steps, *marks))), shortest_step_s

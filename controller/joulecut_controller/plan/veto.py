@@ -9,7 +9,6 @@ KINDS decides only which sentence an operator reads first. Pure.
 | release | default | is forgotten; what was learnt of the job stays |
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -47,13 +46,10 @@ SUSPENDS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Veto:
-    """Why a plan is forbidden, as a sentence. `until_s` (monotonic) is when it ends by itself;
-    infinite where that is not known.
-    """
+    """Why a plan is forbidden, as a sentence."""
 
     kind: Kind
     text: str
-    until_s: float = math.inf
 
     @property
     def releases(self) -> bool:

@@ -3,7 +3,7 @@ and only where the predicted costs or the prices changed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -34,12 +34,13 @@ TOPIC = "frontier"
 
 @dataclass(frozen=True, slots=True)
 class _JobFrontier:
-    """Points in model seconds, of one GPU per stage; `digest` names their costs, and at `prices`
-    the point of least cost is one of them. `beyond` are slower ones that draw less power, at more
-    energy.
+    """Points in model seconds, of one GPU per stage, beside `default_s` at default clocks; `digest`
+    names their costs, and at `prices` the point of least cost is one of them. `beyond` are slower
+    ones that draw less power, at more energy.
     """
 
     digest: str
+    default_s: float
     made_s: float
     prices: Prices
     points: tuple[FrontierPoint, ...] = ()
@@ -53,14 +54,11 @@ class Frontiers:
         self._frontier = frontier
         self._background = background
         self._kept: dict[str, _JobFrontier] = {}
-        # What `points` answered last, and for what: a baseline stands still for most passes.
-        self._answered: dict[str, tuple[object, tuple[FrontierPoint, ...]]] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         wanted = set(jobs)
         for job in [job for job in self._kept if job not in wanted]:
             del self._kept[job]
-            self._answered.pop(job, None)
 
     def ask(
         self, job: str, costs: Costs, granularity: Granularity, prices: Prices, now_s: float
@@ -86,21 +84,9 @@ class Frontiers:
         kept = self._kept.get(job)
         if kept is None:
             return ()
-        if beyond:
-            kept = replace(kept, points=(*kept.points, *kept.beyond))
-            return self._points(kept, costs, baseline)
-        asked = (kept, costs.digest, baseline.time_mean_s if baseline else None)
-        answered = self._answered.get(job)
-        if answered is None or answered[0] != asked:
-            self._answered[job] = answered = (asked, self._points(kept, costs, baseline))
-        return answered[1]
-
-    def _points(
-        self, kept: _JobFrontier, costs: Costs, baseline: Window | None
-    ) -> tuple[FrontierPoint, ...]:
         ratio = 1.0  # real seconds over model seconds
         if baseline is not None:
-            ratio = baseline.time_mean_s / at_default(costs).iteration_time_s
+            ratio = baseline.time_mean_s / kept.default_s
         waiting_w = costs.problem.time_price_w
         return tuple(
             FrontierPoint(
@@ -108,7 +94,7 @@ class Frontiers:
                 energy_j=costs.width * (point.energy_j + waiting_w * longer_s),
                 lower_bound_j=costs.width * (point.lower_bound_j + waiting_w * longer_s),
             )
-            for point in kept.points
+            for point in (*kept.points, *(kept.beyond if beyond else ()))
             for longer_s in ((ratio - 1.0) * point.iteration_time_s,)
         )
 
@@ -116,8 +102,9 @@ class Frontiers:
         self, job: str, costs: Costs, asked_s: float, prices: Prices, found: Sequence[Solution]
     ) -> None:
         points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
+        default_s = at_default(costs).iteration_time_s
         self._kept[job] = _JobFrontier(
-            costs.digest, asked_s, prices, tuple(points), _beyond(costs, found)
+            costs.digest, default_s, asked_s, prices, tuple(points), _beyond(costs, found)
         )
 
 

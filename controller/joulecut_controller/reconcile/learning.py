@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from joulecut_controller.board import Learnt
@@ -30,23 +30,19 @@ LARGE = 500_000  # characters, packed: some hundred GPUs
 
 @dataclass(slots=True)
 class Learning:
-    """Fits, keeps and restores one learner. `restored` is the stored text that it was restored from
-    already. Controllers that share the jobs keep one state, each the part of its `own`.
+    """Fits, keeps and restores one learner. Controllers that share the jobs keep one state, each
+    the part of its `own`.
     """
 
     learner: OnlineEstimator
     store: Store
     audit: AuditLog
-    restored: InitVar[str] = ""
     own: Callable[[str], bool] | None = None  # the jobs of this controller; None: all
-    begun: bool = field(init=False)
+    begun: bool = False
     _fitted_s: dict[str, float] = field(default_factory=dict)  # of late, by workload
     _kept_s: float = -math.inf
-    _kept: str = field(init=False)
+    _kept: str = ""
     _trouble: str = ""
-
-    def __post_init__(self, restored: str) -> None:
-        self.begun, self._kept = bool(restored), restored
 
     def begin(self) -> None:
         """Restores what an earlier controller learned. May take a second, so call it in a thread.

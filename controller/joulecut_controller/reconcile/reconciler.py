@@ -77,7 +77,6 @@ class Reconciler:
         source: PolicySource,
         policy: Policy,
         learner: OnlineEstimator,
-        learnt: str = "",
         solver: SolverFunctions,
         planners: Executor,
         background: Executor,
@@ -93,9 +92,8 @@ class Reconciler:
         power_table: PowerTable | None = None,
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
-        be made yet. `reports` came before the term: they say where jobs run. `learnt` is the stored
-        text that `learner` was restored from, if it was. `power_table` is of controllers that share
-        the jobs. Raises Unavailable.
+        be made yet. `reports` came before the term: they say where jobs run. `power_table` is of
+        controllers that share the jobs. Raises Unavailable.
         """
         self._fleet, self._rates, self._pacing = fleet, rates, pacing
         self._reports = tuple(reports)  # that no job has been given yet
@@ -146,7 +144,7 @@ class Reconciler:
                 now_s=now_s,
             ),
             background=tasks,
-            learning=Learning(learner, store, audit, learnt, claims.has if shared else None),
+            learning=Learning(learner, store, audit, claims.has if shared else None),
             frontiers=Frontiers(solver.frontier, tasks),
             budgets=Budgets(),
             power_budget=PowerBudget(

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from joulecut_controller.policy.policy import Policy
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.learning import KEEP_S, NAME, Learning, packed, unpacked
+from joulecut_controller.reconcile.learning import KEEP_S, NAME, Learning, unpacked
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.term import Readiness
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_wire.errors import Unavailable
 
@@ -128,28 +126,3 @@ def test_nothing_is_kept_before_what_is_there_was_read(odd: Odd, store: Database
     odd.summaries = {"seconds": 0.5}
     keep(Learning(odd, store, AuditLog(store, lambda: 1.8e9)))
     assert store.learnt(NAME) == ""
-
-
-def test_a_standby_has_what_was_learnt_ready_and_follows_it(store: DatabaseStore) -> None:
-    """The first pass of its term then reads nothing, and keeps nothing that is kept already."""
-    ready = Readiness()
-
-    def prepare() -> OnlineEstimator:
-        asyncio.run(ready.prepare(Policy(), store))
-        assert ready.learner is not None
-        return ready.learner
-
-    empty = prepare()
-    leader = OnlineEstimator({})
-    for taken in (3, 5):
-        leader._taken["job"] = taken
-        store.keep_learnt(NAME, packed(leader.state()))
-        learner = prepare()
-        assert learner is not empty
-        assert ready.learnt == store.learnt(NAME)
-        assert packed(learner.state()) == ready.learnt
-    assert prepare() is learner
-    learning = Learning(learner, store, AuditLog(store, lambda: 1.8e9), restored=ready.learnt)
-    assert learning.begun
-    store.close()  # a write would fail
-    asyncio.run(learning.keep())
