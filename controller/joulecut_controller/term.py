@@ -23,6 +23,7 @@ from joulecut_controller.fleet.gpu_owners import EQUAL_S
 from joulecut_controller.log import NAME, EventLog, log
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reconcile.audit_log import SHOWN
+from joulecut_controller.reconcile.cluster_step import profiles_of
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -162,6 +163,8 @@ async def _begin(
         context.policy = await asyncio.to_thread(context.source.newest, context.policy)
     except BadInput:
         broken = True
+    # A hundred profiles take some seconds to fit.
+    learner = await asyncio.to_thread(OnlineEstimator, profiles_of(context.policy))
     context.store.fence(0)
     earlier, number, group = context.store.epoch(), context.leadership.number, None
     # One that enforces nothing sends nothing, and leaves agents to the controller that does.
@@ -192,7 +195,7 @@ async def _begin(
         store=context.store,
         source=context.source,
         policy=context.policy,
-        learner=OnlineEstimator({}),
+        learner=learner,
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier),
         planners=context.planners,
         background=context.background,

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 from joulecut_controller.reference.reference import Figure
-from joulecut_controller.view import Window
 
 # Where the graph misses the measured iteration by more, it does not describe this job.
 EXPLAINED_RATIO = 0.03
@@ -20,7 +19,6 @@ EXPLAINED_RATIO = 0.03
 BESIDE_RATIO_MAX, RATE_BESIDE_RATIO_MAX = 1.0, 0.3
 # Two standard errors: one false alarm in forty windows, and a false alarm only raises clocks.
 DOUBT_STDERRS = 2.0
-BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most baselines are as good
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
@@ -92,10 +90,3 @@ class Pace:
 def surely_above(mean_s: float, doubt_ratio: float, limit_s: float) -> bool:
     """The mean, with its relative standard error, is above the limit, and not by chance."""
     return mean_s * (1.0 - DOUBT_STDERRS * doubt_ratio) > limit_s
-
-
-def doubt_ratio(window: Window, baseline: Window) -> float:
-    """Relative standard error of a window's mean beside its baseline's."""
-    # A usual baseline is as good as exact; the doubt of a noisy one is shared by all windows.
-    rough = max(0.0, baseline.stderr_ratio**2 - BASELINE_STDERR_RATIO**2)
-    return math.hypot(window.stderr_ratio, math.sqrt(rough))
