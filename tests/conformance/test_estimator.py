@@ -247,7 +247,7 @@ def test_memory_is_bounded_over_samples_of_ever_new_gpus() -> None:
         Sample(Subject("gpt", f"GPU-{i}", 0, "forward"), 1200, 0.056) for i in range(CELLS_MAX + 9)
     )
     assert estimator.learn(samples) == ()
-    assert len(estimator.state()["window"]) == CELLS_MAX
+    assert len(tuple(estimator._window.cells())) == CELLS_MAX
 
 
 def test_a_changed_profile_starts_without_bias_and_an_unchanged_one_keeps_it() -> None:

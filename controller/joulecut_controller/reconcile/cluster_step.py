@@ -81,7 +81,7 @@ class Cluster:
         self.context.audit.catch_up()
         changed = await self._follow_policy()
         services = self.services
-        for memory in (services.learning, services.predictions, services.energy):
+        for memory in (services.predictions, services.energy):
             if not memory.begun:  # what an earlier controller learned
                 await asyncio.to_thread(memory.begin)
         changed |= await self._observe()
@@ -112,8 +112,6 @@ class Cluster:
         before, seen.policies = seen.policies, {policy.name: policy for policy in wanted.jobs}
         has = self.context.claims.has
         claimed = [name for name in seen.policies if has(name) and name not in self.jobs]
-        if self.steps:  # the first step reads all that is known
-            await self.services.learning.claim(claimed)
         for name in claimed:
             self.jobs[name] = JobController(self.context, self.services, seen, seen.policies[name])
         seen.count = len(self.jobs)
@@ -280,7 +278,7 @@ class Cluster:
         """Fits and stores what was learnt. Raises Unavailable."""
         services = self.services
         if not self.context.leases.lost:
-            await services.learning.step(self.context.now_s())
+            services.learning.step(self.context.now_s())
             await services.predictions.save()
             if self.context.claims.leads:
                 await services.energy.save(self.context.unix_s())

@@ -51,7 +51,6 @@ from joulecut_controller.reconcile.trust_inputs import StoredBook
 from joulecut_controller.store.schema import GPU_CHARACTERS_MAX
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_wire.errors import JoulecutError
 
 # Between steps of one job that news ask for. All jobs together take half a processor for them at
 # most, at ten milliseconds a step.
@@ -128,7 +127,7 @@ class Reconciler:
             now_s=now_s,
         )
         tasks = BackgroundTasks(background, failed=self._not_computed)
-        holds, shared = Holds(store, unix_s), claims.group is not None
+        holds = Holds(store, unix_s)
         audit, leases = self._context.audit, self._context.leases
         shared_budget = SharedBudget(claims, power_table or OwnTable(store))
         self._services = JobServices(
@@ -144,7 +143,7 @@ class Reconciler:
                 now_s=now_s,
             ),
             background=tasks,
-            learning=Learning(learner, store, audit, claims.has if shared else None),
+            learning=Learning(learner),
             frontiers=Frontiers(solver.frontier, tasks),
             budgets=Budgets(),
             power_budget=PowerBudget(
@@ -350,8 +349,6 @@ class Reconciler:
         if self._context.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
-        with suppress(JoulecutError):  # a store that fails now has failed and been reported before
-            await self._services.learning.keep()
 
     # -- steps -----------------------------------------------------------------------------
 

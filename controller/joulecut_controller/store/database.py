@@ -37,7 +37,7 @@ DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their 
 # With each row that is added: tables shrink, and one wrong time of the clock costs two rows.
 OUTDATED_AT_ONCE = 2
 IDENTITY = "store"  # the name of its row in the table LEARNT
-LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
+LEARNT_MAX = 16_000_000  # characters: many times what a controller keeps under one name
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ with a reason.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
-STATE_VERSION = 2
 PREDICTED_MAX = 1_024  # profiles; with their curves some ten kilobytes each
 REFIT_EVERY = 25  # accepted samples of a kind of work; as in the public stream experiment
 LOWER_MIN = 0.02  # of the clock: default clocks vary by a step or two
@@ -327,120 +326,6 @@ class OnlineEstimator:
 
     def _curve(self, subject: Subject) -> Corrected | None:
         return self._curves.get(subject.workload, {}).get(_work_of(subject))
-
-    # -- persistence ---------------------------------------------------------------------
-
-    def state(self) -> dict[str, Any]:
-        """Readings and predicted profiles as JSON-able values; curves and biases follow."""
-        return {
-            "version": STATE_VERSION,
-            "predicted": [
-                [name, one.source, one.blocking_power_w, _rows(one)]
-                for name, one in self._predicted.items()
-            ],
-            "profiles": dict(sorted(self._fingerprints.items())),
-            "number": self._number,
-            "window": self._window.state(),
-            "watch": [],  # read by the version before
-            "taken": dict(sorted(self._taken.items())),
-            "errors": dict(sorted(self._errors.items())),
-            "refused": {name: dict(sorted(c.items())) for name, c in sorted(self._refused.items())},
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Read `state` back completely and fit once, or raise ValueError and change nothing.
-
-        Set profiles before: a workload whose profile is not the one in `state` is forgotten.
-        """
-        made = OnlineEstimator({})
-        made._fingerprints = self._fingerprints
-        made._curves = {name: dict(own) for name, own in self._curves.items()}
-        made._predicted = dict(self._predicted)
-        try:
-            made._read(state)
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            raise ValueError(f"not the state of an estimator: {error}") from None
-        self.__dict__.update(made.__dict__)
-
-    def _read(self, state: Mapping[str, Any]) -> None:
-        if state["version"] != STATE_VERSION:
-            raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
-        for name, source, blocking_w, rows in state.get("predicted", ()):
-            if str(name) not in self._curves:
-                profile = _profile(rows, str(source), float(blocking_w))
-                self.add_predicted(str(name), profile, fit_profile(str(name), profile))
-        self._number = int(state["number"])
-        self._window.restore(state["window"])
-        self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
-        for name, error in state["errors"].items():
-            if not (math.isfinite(error) and error >= 0.0):
-                raise ValueError(f"{error} is no error")
-            self._errors[str(name)] = float(error)
-        for name, counts in state["refused"].items():
-            self._refused[str(name)] = Counter({str(r): int(n) for r, n in counts.items()})
-        stored = state["profiles"]
-        for name in sorted(stored.keys() | self._fingerprints.keys()):
-            if stored.get(name) != self._fingerprints.get(name):
-                self._start_over(name)
-                self._errors.pop(name, None)
-                self._refused.pop(name, None)
-        for name in self._curves:
-            self._fit(name)
-
-
-def joined(
-    mine: Mapping[str, Any], others: Mapping[str, Any], own: Callable[[str], bool]
-) -> Mapping[str, Any]:
-    """One state of two: the workloads that are `own` from `mine`, all others from `others`. Raises
-    ValueError for a state of another version or form.
-    """
-    if others.get("version") != mine.get("version"):
-        raise ValueError(f"version {others.get('version')!r}, not {mine.get('version')!r}")
-    try:
-        rows = {
-            name: [row for row in mine[name] if own(of(row))]
-            + [row for row in others[name] if not own(of(row))]
-            for name, of in _WORKLOAD_OF.items()
-        }
-        by_name: dict[str, object] = {
-            "predicted": [row for row in mine.get("predicted", ()) if own(row[0])]
-            + [row for row in others.get("predicted", ()) if not own(row[0])]
-        }
-        by_name |= {
-            name: {key: one for key, one in others[name].items() if not own(key)}
-            | {key: one for key, one in mine[name].items() if own(key)}
-            for name in ("profiles", "taken", "errors", "refused")
-        }
-        return {**mine, "number": max(mine["number"], others["number"]), **rows, **by_name}
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"not the state of an estimator: {error}") from None
-
-
-# Of a row of a state, by its key.
-_WORKLOAD_OF: Mapping[str, Callable[[Any], str]] = {
-    "window": lambda row: row[0][0],
-    "watch": lambda row: row[0],
-}
-
-
-def _rows(profile: Profile) -> list[list[object]]:
-    return [
-        [stage, kind, one.clock_mhz, one.time_s, one.energy_j]
-        for (stage, kind), options in profile.options.items()
-        for one in options
-    ]
-
-
-def _profile(rows: Iterable[Sequence[Any]], source: str, blocking_power_w: float) -> Profile:
-    """Raises ValueError."""
-    options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    for stage, kind, mhz, time_s, energy_j in rows:
-        made = ClockOption(int(mhz), float(time_s), float(energy_j))
-        if not (0.0 < made.time_s < math.inf and 0.0 < made.energy_j < math.inf and mhz > 0):
-            raise ValueError(f"{made} is no option")
-        key = int(stage), cast("Kind", str(kind))
-        options[key] = (*options.get(key, ()), made)
-    return Profile(options, source, predicted=True, blocking_power_w=blocking_power_w)
 
 
 def _work_of(one: Subject | Cell) -> Work:

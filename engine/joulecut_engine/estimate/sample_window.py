@@ -100,16 +100,6 @@ class Window:
         """All with readings, by workload and UUID."""
         return tuple(self._of_gpu)
 
-    def state(self) -> list[tuple[Cell, list[Reading]]]:
-        return [(cell, list(readings)) for cell, readings in self._cells.items()]
-
-    def restore(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Read rows of `state`; earlier readings have a temperature before the last number."""
-        for key, readings in rows:
-            cell = Cell(*key)
-            for number, time_s, power_w, weight, *_, observed_mhz in readings:
-                self.add(cell, Reading(number, time_s, power_w, weight, observed_mhz))
-
     def _drop(self, cell: Cell) -> None:
         del self._cells[cell]
         indices: tuple[tuple[dict[Any, dict[Cell, None]], Any], ...] = (

@@ -82,7 +82,7 @@ def _counted(model: OnlineEstimator, reason: str) -> int:
 def _seen(model: OnlineEstimator, subject: Subject, clock_mhz: int) -> bool:
     """Whether readings of this GPU and work are kept at this clock."""
     work = (subject.workload, subject.uuid, subject.stage, subject.kind, clock_mhz)
-    return any(tuple(cell[:5]) == work for cell, _ in model.state()["window"])
+    return any(tuple(cell[:5]) == work for cell, _ in model._window.cells())
 
 
 def _teach(model: OnlineEstimator, job: Job, clocks: Iterable[int], times: int = 8) -> None:

@@ -1,16 +1,13 @@
-"""Counts, refusals and drifts of the estimator, and a state that survives the controller."""
+"""What the estimator learns of running work: counts, refusals, curves."""
 
-import json
-import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from joulecut_engine.estimate.correction import fit_profile
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
-from joulecut_engine.estimate.online import OnlineEstimator, joined
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -126,89 +123,6 @@ def test_what_is_not_learnt_is_counted_by_job_and_reason() -> None:
     assert estimator.learning_stats("gpt").taken == len(good) + 1
 
 
-def restored(estimator: OnlineEstimator) -> OnlineEstimator:
-    back = OnlineEstimator({"gpt": profile()})
-    back.restore(json.loads(json.dumps(estimator.state(), allow_nan=False)))
-    return back
-
-
-def test_a_restored_one_says_the_same_as_after_a_fit() -> None:
-    estimator, job = OnlineEstimator({"gpt": profile()}), Job(curve_of=0.03)
-    for clock in (1410, 1200, 1050, 1200):
-        for _ in range(9):  # enough for a fit
-            estimator.learn(job.samples(clock))
-        fit(estimator)
-    back = restored(estimator)
-    for uuid in (*UUIDS, "GPU-never-seen"):
-        for kind in KINDS:
-            subject = Subject("gpt", uuid, 1, kind)
-            one, two = estimator.predict(subject, CLOCKS), back.predict(subject, CLOCKS)
-            assert one is not None
-            assert two is not None
-            for name in ("time_s", "power_w"):
-                assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
-    assert back.learning_stats("gpt") == estimator.learning_stats("gpt")
-    assert back.state() == estimator.state()
-
-
-def test_what_was_learnt_against_another_profile_is_not_restored() -> None:
-    estimator, job = OnlineEstimator({"gpt": profile(), "gone": profile()}), Job()
-    estimator.learn(job.samples(1410))
-    other = OnlineEstimator({"gpt": profile(curve_of=0.01)})
-    other.restore(estimator.state())
-    assert other.state()["window"] == []
-    assert other.learning_stats("gpt").taken == 0
-
-
-def test_a_state_that_is_damaged_anywhere_is_refused_whole() -> None:
-    estimator, job = OnlineEstimator({"gpt": profile()}), Job()
-    fit(estimator)
-    estimator.learn(job.samples(1410))
-    good = estimator.state()
-    before = json.dumps(good, sort_keys=True)
-    for damage in (
-        {"version": 3},
-        {"version": 1},
-        {"window": None},
-        {"window": [["not", "a", "cell"]]},
-        {"errors": {"gpt": math.nan}},
-        {"errors": {"gpt": -1.0}},
-        {"profiles": []},
-        {"taken": {"gpt": "many"}},
-        {"refused": [1]},
-    ):
-        with pytest.raises(ValueError, match="not the state of an estimator"):
-            estimator.restore({**good, **damage})
-        assert json.dumps(estimator.state(), sort_keys=True) == before
-
-
-def _taught(*clocks: int) -> OnlineEstimator:
-    """It has two workloads, and samples of one."""
-    estimator, job = OnlineEstimator({"gpt": profile(), "other": profile()}), Job(curve_of=0.06)
-    for clock in clocks:
-        for _ in range(9):  # enough for a fit
-            estimator.learn(job.samples(clock))
-    return estimator
-
-
-def test_what_two_estimators_learnt_is_joined_by_workload() -> None:
-    mine, theirs = _taught(1410, 1200, 960), _taught(1290)
-
-    def state(estimator: OnlineEstimator) -> dict[str, Any]:
-        kept: dict[str, Any] = json.loads(json.dumps(estimator.state()))
-        return kept
-
-    for own, expected in ((True, mine), (False, theirs)):
-        made = OnlineEstimator({"gpt": profile(), "other": profile()})
-        made.restore(joined(state(mine), state(theirs), lambda _, own=own: own))
-        assert made.learning_stats("gpt") == expected.learning_stats("gpt")
-        fit(expected)
-        assert off(made, Job(), 960) == pytest.approx(off(expected, Job(), 960), abs=1e-9)
-    for broken in ({}, {**state(theirs), "window": [1]}, {"version": 2}):
-        with pytest.raises(ValueError, match=r"version|not the state"):
-            joined(state(mine), broken, lambda _: False)
-
-
 def predicted() -> OnlineEstimator:
     made = OnlineEstimator({})
     one = replace(profile(), predicted=True, blocking_power_w=70.0)
@@ -234,14 +148,12 @@ def test_what_all_operations_take_longer_at_lower_clocks_is_no_curve_of_a_predic
     )
 
 
-def test_a_predicted_profile_survives_with_what_was_learnt_of_it() -> None:
+def test_a_measured_profile_takes_the_place_of_a_predicted_one() -> None:
     job, made = Job(), predicted()
     for _ in range(10):
         made.learn(job.samples(1110))
-    again = OnlineEstimator({})
-    again.restore(json.loads(json.dumps(made.state())))
-    assert again.predicted("gpt") == made.predicted("gpt")
-    assert again.ran_lower("gpt")
-    assert again.measured("gpt").options.keys() == made.measured("gpt").options.keys()
-    again.set_profiles({"gpt": profile()})
-    assert again.predicted("gpt") is None, "a measured one takes its place"
+    assert made.ran_lower("gpt")
+    assert made.measured("gpt").options
+    made.set_profiles({"gpt": profile()})
+    assert made.predicted("gpt") is None
+    assert not made.ran_lower("gpt")
