@@ -109,16 +109,11 @@ class PlanningInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
-    """Clocks that came out late: their setting and modelled log slowdown. No others as slow are
-    tried until `until_s`, which `caution_s` led to. `count` is that of late plans in succession.
-    """
+class Late:
+    """Clocks that came out late: their setting and modelled log slowdown."""
 
-    setting: Setting | None = None
-    predicted: float = 0.0
-    until_s: float = -math.inf
-    caution_s: float = 0.0
-    count: int = 0
+    setting: Setting
+    predicted: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +130,7 @@ class PlannerState:
     aim: float = 0.0  # log slowdown of the model that an own goal leaves: costs move, this stays
     allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
     setting: Setting | None = None  # of `clocks`, once in force
-    late: Lateness = field(default_factory=Lateness)
+    late: Late | None = None  # the newest that were
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
