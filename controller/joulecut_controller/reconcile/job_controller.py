@@ -37,7 +37,7 @@ from joulecut_controller.reconcile.context import (
 )
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
-from joulecut_controller.reconcile.training_samples import Errors, teach
+from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
 from joulecut_engine.money import Iteration, Prices, least_cost
@@ -84,7 +84,8 @@ class JobController:
         self.outdated = False
         self._examined_s: float | None = None
         self._delay: Delay | None = None
-        self._errors, self._power_ratio = Errors(), UNMEASURED_RATIO
+        self._power_error: float | None = None
+        self._power_ratio = UNMEASURED_RATIO
         self._taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context, policy.name)
@@ -256,10 +257,8 @@ class JobController:
             learner.forget_gpu(job.workload, uuid)
         if examined:
             self._taught += 1
-            fresh, turn = observation.fresh, self._taught
-            self._errors = teach(
-                job, fresh, learner, gpus=view.gpus, before=self._errors, turn=turn
-            )
+            fresh, turn, before = observation.fresh, self._taught, self._power_error
+            self._power_error = teach(job, fresh, learner, gpus=view.gpus, before=before, turn=turn)
 
     def _planning_input(
         self,
@@ -442,8 +441,8 @@ class JobController:
             decision=rollout.decision,
             applied=self.applied,
             frontier=() if evaluates else self._frontier(picture.observation.job),
-            predict_error_time_ratio=self._errors.time_ratio,
-            predict_error_power_ratio=self._errors.power_ratio,
+            predict_error_time_ratio=services.learner.learning_stats(view.workload).error,
+            predict_error_power_ratio=self._power_error,
             rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,

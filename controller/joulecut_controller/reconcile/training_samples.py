@@ -1,4 +1,4 @@
-"""Training samples of a pass, and the prediction errors before the estimators learn from them.
+"""Training samples of a pass, and the error of predicted power before the estimators learn from it.
 
 Time is learned per kind of operation from job reports. Power is learned per GPU from its energy
 counter, less the waiting power: nothing measures the power of single operations. Pure.
@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Fresh
@@ -34,25 +34,18 @@ VARIATION_ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
 Work = Mapping[tuple[int, Kind], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Mean absolute relative errors of predictions; None before the first comparison."""
-
-    time_ratio: float | None = None
-    power_ratio: float | None = None
-
-
 def teach(
     job: JobState,
     new: Fresh,
     estimator: Estimator,
     *,
     gpus: Mapping[str, GpuView],
-    before: Errors,
+    before: float | None,
     turn: int = 0,
-) -> Errors:
-    """Passes the fresh loads to the estimator. Errors are taken before it learns. Of many replicas
-    of a stage some are taken, others at the next `turn`.
+) -> float | None:
+    """Passes the fresh loads to the estimator. Returns the mean absolute relative error of power
+    before it learns, None until one is known; `before` is that so far. Of many replicas of a stage
+    some are taken, others at the next `turn`.
 
     Nothing is taken from a pace that moved until default clocks show whose it is.
     """
@@ -67,7 +60,6 @@ def teach(
     taught = {load.uuid for load in fresh}
     power_w = {load.uuid: load.power_w for load in job.measured.loads if load.uuid in taught}
     samples: list[Sample] = []
-    time_errors: list[float] = []
     power_errors: list[float] = []
     weight = min(float(new.loaded), SAMPLE_WEIGHT_MAX)
     known_of = {load.uuid: _predicted(job, load, work_of[load.stage], estimator) for load in fresh}
@@ -93,7 +85,6 @@ def teach(
         hot = _power_ratio(job, work, power_w.get(load.uuid), known, usual)
         if hot is not None:
             power_errors.append(abs(1.0 / hot - 1.0))
-        time_errors += [abs(1.0 / ratio - 1.0) for ratio in slower.values()]
         # A predicted profile takes times as they are: its level is not known to the estimator.
         reported = ratios_of[load.uuid] if profile.predicted else slower
         for (row, kind), ratio in reported.items():
@@ -104,7 +95,7 @@ def teach(
             asked = _held(load.uuid, job.measured, gpus.get(load.uuid))
             samples.append(Sample(subject, load.clock_mhz, time_s, drawn_w, weight, *asked))
     estimator.learn(tuple(samples))
-    return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
+    return _blend(before, power_errors)
 
 
 def _varies(current: Window | None) -> bool:

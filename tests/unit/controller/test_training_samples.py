@@ -8,7 +8,7 @@ import pytest
 from life import LifeWorld, Phase
 
 from joulecut_controller.observe.iteration_stats import Fresh
-from joulecut_controller.reconcile.training_samples import Errors, teach
+from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import JobState, Measured, Placement, StageLoad, Window, WindowWork
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -67,7 +67,7 @@ def _learnt(seed: int, spread: float, longer: float) -> tuple[float, float]:
             )
             placement = Placement(tuple((uuid,) for uuid in uuids), 0.0, 10.0)
             job = JobState(policy, placement, measured)
-            teach(job, Fresh((1.0,), loads, 1), estimator, gpus={}, before=Errors())
+            teach(job, Fresh((1.0,), loads, 1), estimator, gpus={}, before=None)
         estimator.fit()
     effects = [
         predicted_s(stage, kind, LOW_MHZ)
