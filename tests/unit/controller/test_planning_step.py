@@ -104,7 +104,6 @@ def test_a_decision_goes_on_where_it_waited_with_the_picture_it_began_with() -> 
     assert planning.step_of.wait(WORLD.job).waited_s == 59 * 5.0
     planning.worker.answer()
     assert planning.arrived == [WORLD.job]
-    assert planning.step(inputs()).topic == "dwell"  # of the picture that it began with
     later = planning.step(inputs())
     assert later.plan.granularity == "changes"
     assert later.state.changed_s == planning.now_s
