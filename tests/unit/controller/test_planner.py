@@ -264,10 +264,7 @@ def test_the_aim_of_clocks_held_is_a_slowdown_and_no_time(ratio: float) -> None:
         },
     )
     moved = replace(moved, uniform=moved.table)
-    before, after = (
-        state.goal,
-        planned(replace(asked, priced=True), replace(state, costs=moved)).state.goal,
-    )
+    before, after = state.goal, planned(asked, replace(state, costs=moved)).state.goal
     assert before is not None
     assert after is not None
     assert after.deadline_s == pytest.approx(ratio * before.deadline_s, rel=1e-6)

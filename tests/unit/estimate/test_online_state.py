@@ -156,4 +156,3 @@ def test_a_measured_profile_takes_the_place_of_a_predicted_one() -> None:
     assert made.measured("gpt").options
     made.set_profiles({"gpt": profile()})
     assert made.predicted("gpt") is None
-    assert not made.ran_lower("gpt")
