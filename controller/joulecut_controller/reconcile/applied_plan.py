@@ -4,14 +4,13 @@ The leases stand before their result is written: where the store fails then, the
 the controller still knows what it holds.
 """
 
-import asyncio
 import math
 from collections.abc import Mapping
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.reference.reference import EFFECT_SD, Figure
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, View
@@ -53,7 +52,7 @@ class AppliedPlan:
         outcome = await context.leases.apply(plan, view.gpus, ttl_s)
         self._acted()
         counts = "; ".join(outcome.refused) if outcome.refused else counted(plan.actions)
-        await asyncio.to_thread(
+        await in_thread(
             context.audit.note,
             "apply",
             self._job,

@@ -1,13 +1,12 @@
 """One job's baseline in the store: a new leader goes on with it, and knows when to look again."""
 
-import asyncio
 import math
 from dataclasses import replace
 
 from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.ports import StoredBaseline
-from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.view import BaselineDrift
 
 BASELINE_STEP_RATIO = 0.002  # a mean that moved less plans the same clocks
@@ -48,7 +47,7 @@ class BaselineRecord:
         if kept and kept[0] == shape and not _differs(made, kept[1]):
             return
         first = replace(baseline, time_mean_s=baseline.time_mean_s / drift.moved_ratio)
-        await asyncio.to_thread(self._write, shape, made, StoredBaseline(first))
+        await in_thread(self._write, shape, made, StoredBaseline(first))
         self._kept = (shape, made)
 
     def _measured_unix_s(self, drift: BaselineDrift) -> float | None:

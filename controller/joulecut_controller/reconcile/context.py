@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 from joulecut_controller.election.claims import Claims
 from joulecut_controller.observe.observer import Observer
@@ -28,6 +29,14 @@ from joulecut_controller.reconcile.shared_budget import SharedBudget
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import JobState, View
 from joulecut_engine.estimate.online import OnlineEstimator
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """A call of the store: a disk or a server that takes its time holds up no heartbeat."""
+    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 async def give_way() -> None:

@@ -5,7 +5,6 @@ state that follows is kept here; the next decision starts from it. After a failu
 off: twice as long after each one, until a plan has held.
 """
 
-import asyncio
 import math
 from dataclasses import dataclass, replace
 
@@ -19,7 +18,7 @@ from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
-from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.view import JobState, View
 from joulecut_wire.errors import JoulecutError
@@ -225,10 +224,10 @@ class PlanRollout:
         if why and self._refused_as == (_asked(plan), why):
             self.sentence = f"refused: {why}"
             return
-        plan = replace(plan, generation=await asyncio.to_thread(context.store.next_generation))
+        plan = replace(plan, generation=await in_thread(context.store.next_generation))
         why = why or refusal(plan, view, authority, context.check)
         plan = replace(plan, refused=why, basis=None)
-        await asyncio.to_thread(context.audit.plan, plan)
+        await in_thread(context.audit.plan, plan)
         self.decision = plan
         self._refused_as = (_asked(plan), why) if why else ()
         done = "enforced" if mode == "enforce" else f"{mode}ed"
@@ -257,7 +256,7 @@ class PlanRollout:
         holding = self._applied_plan.holding
         locks = holding.locks if holding else {}
         await self.release_all(reason)
-        generation = await asyncio.to_thread(self._context.store.next_generation)
+        generation = await in_thread(self._context.store.next_generation)
         plan = replace(
             self._no_change(reason, job),
             generation=generation,
@@ -266,7 +265,7 @@ class PlanRollout:
         )
         self._applied_plan.generation_last = generation
         self.decision = plan
-        await asyncio.to_thread(self._context.audit.plan, plan)
+        await in_thread(self._context.audit.plan, plan)
 
     def _no_change(self, reason: str, job: JobState) -> Plan:
         running, policy = self._applied_plan.generation, job.policy
