@@ -3,12 +3,11 @@
 Each is a name with what would stand in its place without it. The product has no switch for any.
 """
 
-import math
 import statistics
 
 from joulecut_controller.plan import goal, pace, planner
 from joulecut_controller.plan.jitter import STILL
-from joulecut_controller.plan.planning_input import PlannerState
+from joulecut_controller.plan.planning_input import Lateness, PlannerState
 from joulecut_controller.reconcile import training_samples
 
 Replaced = tuple[object, str, object]
@@ -23,8 +22,8 @@ MECHANISMS: dict[str, tuple[Replaced, ...]] = {
     # Better clocks wait until the held ones are measured, and keep the deadline with certainty.
     "early": ((planner, "_early", lambda *_: False),),
     "dares": ((planner, "_dares", lambda *_: False),),
-    # Clocks that were late are not tried again until the reference says that they were not.
-    "lateness": ((goal, "_ceiling", lambda *_: math.inf),),
+    # Clocks that were late are not tried again for a while.
+    "lateness": ((planner, "lateness", lambda *_, late: Lateness(count=int(late))),),
     # First clocks leave half a standard error of what predictions are off by.
     "careful": ((pace, "CAREFUL_SDS", 0.0),),
     # A goal stands while it moves by a twentieth.

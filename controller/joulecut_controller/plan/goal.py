@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from joulecut_controller.plan.evaluation import Evaluation
 from joulecut_controller.plan.pace import SCALE_MAX, Pace, surely_above
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Asking, Question, Times
 from joulecut_controller.reference.reference import LATE_SDS
 from joulecut_engine.graph.pipeline import Profile
@@ -26,6 +26,10 @@ PEER_MARGIN_RATIO = 0.005
 PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 ROUNDING = 1e-9  # deadlines are held to this, relative
+# Clocks that came out late are not tried again for this many dwell times: a job must not swing
+# between two plans of which one is late. Each plan that is late again doubles it.
+CAUTION_DWELLS = 20.0
+CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
 LONGER_MIN = 1e-6  # of the next lower clock: work that does not follow it at all
 LATE_ITERATIONS_MIN = 8  # fewer show no standard error worth the name
 
@@ -85,6 +89,19 @@ def _worst(profile: Profile | None) -> float:
     return min(max(found), SCALE_MAX)
 
 
+def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
+    """The memory of late plans, updated by the plan in force. It ends once no plan was late for as
+    long again as the caution lasted.
+    """
+    now_s, before = inputs.view.now_s, state.late
+    if not late:
+        return before if now_s < before.until_s + before.caution_s else Lateness()
+    doublings = min(before.count, CAUTION_DOUBLINGS_MAX)
+    caution_s = CAUTION_DWELLS * dwell_s(inputs) * 2.0**doublings
+    until_s, count = now_s + caution_s, before.count + 1
+    return Lateness(state.setting, pace.held[0], until_s, caution_s, count)
+
+
 def own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
     """The log slowdown of the model that the own deadline leaves. A plan that is not late is not
     asked to be faster. What a power budget asks for is a plan of the frontier, whatever its time
@@ -93,8 +110,11 @@ def own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: boo
     if inputs.allotted_s is not None:
         return math.log(inputs.allotted_s / pace.default_s)
 
-    deadline_s = inputs.deadline_s
-    wanted = _aim(pace, deadline_s, careful=inputs.mode == "enforce")
+    def aim(of: Pace, *, careful: bool) -> float:
+        return math.log(of.goal_s(deadline_s, careful=careful) / pace.modelled_s)
+
+    deadline_s, known = inputs.deadline_s, inputs.job.measured.reference
+    wanted = aim(pace, careful=inputs.mode == "enforce")
     held, runs = state.aim, inputs.mode == "enforce" and state.runs
     if state.goal is not None and not state.goal.waits and not late:
         if runs and not pace.holds:  # nothing is measured of them yet
@@ -104,21 +124,13 @@ def own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: boo
             most = wanted + (FIT_RATIO if state.suspended else ROUNDING)
             same = held >= (1.0 - GOAL_SLACK) * wanted and (runs or held <= most)
         wanted = held if same else wanted
-    return min(wanted, _ceiling(inputs, state, pace))
-
-
-def _aim(pace: Pace, deadline_s: float, *, careful: bool) -> float:
-    return math.log(pace.goal_s(deadline_s, careful=careful) / pace.modelled_s)
-
-
-def _ceiling(inputs: PlanningInput, state: PlannerState, pace: Pace) -> float:
-    """The most that clocks leave which were late, until the reference says that they were not."""
-    known, late = inputs.job.measured.reference, state.late
-    measured = known.settings.get(late.setting) if known and late else None
-    if late is None or measured is None or measured.mean <= inputs.allowed:
-        return math.inf
-    held = replace(pace, held=(late.predicted, measured))
-    return _aim(held, inputs.deadline_s, careful=False)
+    ceiling = state.late
+    if known is None or inputs.view.now_s >= ceiling.until_s:
+        return wanted
+    measured = known.settings.get(ceiling.setting) if ceiling.setting else None
+    if measured is None or measured.mean <= inputs.allowed:
+        return wanted  # default clocks have been measured since: those clocks were not late
+    return min(wanted, aim(replace(pace, held=(ceiling.predicted, measured)), careful=False))
 
 
 def _peer_s(inputs: PlanningInput) -> float | None:

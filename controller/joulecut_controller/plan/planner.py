@@ -32,6 +32,7 @@ from joulecut_controller.plan.goal import (
     dwell_s,
     goal_of,
     is_late,
+    lateness,
     pace_of,
 )
 from joulecut_controller.plan.granularity import (
@@ -51,7 +52,7 @@ from joulecut_controller.plan.pace import (
 )
 from joulecut_controller.plan.plan import Basis, Forecast, Plan
 from joulecut_controller.plan.planning_input import (
-    Late,
+    Lateness,
     PlannerState,
     PlanningInput,
 )
@@ -199,8 +200,7 @@ def _within_reach(inputs: PlanningInput, state: PlannerState, costs: Costs) -> A
         held = yield from with_jitter(held, costs, state.jitter)
     state = _in_force(inputs, state)
     pace, late = pace_of(inputs, state, default, held), is_late(inputs)
-    if late and state.setting is not None:
-        state = replace(state, late=Late(state.setting, pace.held[0]))
+    state = replace(state, late=lateness(inputs, state, pace, late=late))
     goal, promised_s, aim = yield from goal_of(inputs, state, pace, deadline_s, late=late)
     jitter, rung = STILL if goal.waits else state.jitter, state.rung
     comparison = Comparison(
@@ -244,12 +244,12 @@ def _solved(
     rung, held_clocks = state.rung, state.clocks
     answer: Solution | Infeasible = yield _asked(comparison)
     if isinstance(answer, Infeasible):
-        if rung.timed and state.late is not None:
+        if rung.timed and state.late.count:
             # Clocks that follow their marks came late, or timed ones beside iterations that begin
             # irregularly: what changes more rarely may still be on time.
             again_s = inputs.view.now_s + LATE_AGAIN_S
             left = replace(rung, late=rung.granularity, late_until_s=again_s)
-            state = replace(state, rung=left, late=None)
+            state = replace(state, rung=left, late=Lateness())
         least_s = comparison.pace.real_s(answer.fastest_s)
         return _give_back(state, "room", _unmet(inputs, rung, least_s, comparison.promised_s))
     again = ""

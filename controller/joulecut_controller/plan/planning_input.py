@@ -109,11 +109,16 @@ class PlanningInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """Clocks that came out late: their setting and modelled log slowdown."""
+class Lateness:
+    """Clocks that came out late: their setting and modelled log slowdown. No others as slow are
+    tried until `until_s`, which `caution_s` led to. `count` is that of late plans in succession.
+    """
 
-    setting: Setting
-    predicted: float
+    setting: Setting | None = None
+    predicted: float = 0.0
+    until_s: float = -math.inf
+    caution_s: float = 0.0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class PlannerState:
     aim: float = 0.0  # log slowdown of the model that an own goal leaves: costs move, this stays
     allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
     setting: Setting | None = None  # of `clocks`, once in force
-    late: Late | None = None  # the newest that were
+    late: Lateness = field(default_factory=Lateness)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
