@@ -50,6 +50,7 @@ ADDED = {
     8: "drop table part",
     9: "create table plan (generation integer primary key, content text)",
     10: "drop table reach",
+    11: "drop table power",
 }
 
 

@@ -70,6 +70,7 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
         "drop table part",
         "drop table claim",
         "drop table reach",
+        "drop table power",
         "alter table baseline drop column measured_unix_s",
         "drop table record",
         "update joulecut_schema set version = 3",

@@ -114,7 +114,7 @@ def _open_postgres(place: PostgresUrl, kept: Retention | None, timeout_s: float)
     return DatabaseStore(engine, lambda: postgres.as_unavailable(place), name, kept)
 
 
-class DatabaseStore:
+class DatabaseStore(Transactions):
     """A `ports.Store` on any engine whose transactions exclude each other."""
 
     def __init__(
@@ -125,34 +125,26 @@ class DatabaseStore:
         kept: Retention | None = None,
     ) -> None:
         """As `Transactions`. Raises Unavailable for a database that cannot be used."""
+        super().__init__(engine, as_unavailable, name)
         self._kept = kept or Retention()
-        self._transactions = Transactions(engine, as_unavailable, name)
-        self.writing, self.reading = self._transactions.writing, self._transactions.reading
         try:
-            with self._transactions.writing() as connection:
+            with self.writing() as connection:
                 self._migrate(connection)
         except Unavailable:
-            self._transactions.close()
+            self.close()
             raise
 
     def next_epoch(self, at_least: int) -> int:
         return self._count("epoch", at_least)
 
-    def epoch(self) -> int:
-        return self._transactions.given()
-
     def next_generation(self) -> int:
         return self._count("generation", 0)
-
-    def fence(self, term: int, controller: int = 0) -> None:
-        """As `Transactions.fence`."""
-        self._transactions.fence(term, controller)
 
     def record(self, event: Event) -> None:
         detail = event.detail
         if len(detail) > DETAIL_MAX:
             detail = json.dumps({"cut_from_characters": len(detail), "begins": detail[:TEXT_MAX]})
-        with self._transactions.writing() as connection:
+        with self.writing() as connection:
             written = connection.execute(
                 EVENTS.insert().values(
                     **asdict(event)
@@ -178,7 +170,7 @@ class DatabaseStore:
         )
         if job:
             wanted = wanted.where(EVENTS.c.job == job)
-        with self._transactions.reading() as connection:
+        with self.reading() as connection:
             rows = connection.execute(wanted).all()
         return tuple(Event(*row[1:]) for row in rows)  # its columns after the id
 
@@ -189,13 +181,13 @@ class DatabaseStore:
         if not all(math.isfinite(number) for number in values.values() if number is not None):
             raise ValueError(f"baseline of {job}: {kept} is not finite")
         same = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
-        with self._transactions.writing() as connection:
+        with self.writing() as connection:
             _replace(connection, same, BASELINES, {"job": job, "shape": shape, **values})
             prune(connection, BASELINES.c.id, self._kept.baselines)
 
     def baseline(self, job: str, shape: str) -> StoredBaseline | None:
         this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
-        with self._transactions.reading() as connection:
+        with self.reading() as connection:
             row = connection.execute(select(BASELINES).where(this)).one_or_none()
         if row is None:
             return None
@@ -206,7 +198,7 @@ class DatabaseStore:
         """Raises ValueError where it is longer than `LEARNT_MAX`."""
         if len(content) > LEARNT_MAX:
             raise ValueError(f"{name}: {len(content)} characters, {LEARNT_MAX} are kept at most")
-        with self._transactions.writing() as connection:
+        with self.writing() as connection:
             _replace(connection, LEARNT.c.name == name, LEARNT, {"name": name, "content": content})
 
     def learnt(self, name: str) -> str:
@@ -215,7 +207,7 @@ class DatabaseStore:
     def identity(self) -> str:
         """The same for every controller of this store, and of no other store."""
         this = LEARNT.c.name == IDENTITY
-        with self._transactions.writing() as connection:
+        with self.writing() as connection:
             known = connection.execute(select(LEARNT.c.content).where(this)).scalar_one_or_none()
             if not known:
                 known = uuid4().hex
@@ -228,7 +220,7 @@ class DatabaseStore:
         if size > RECORD_MAX:
             raise ValueError(f"{record.topic}: {size} characters, {RECORD_MAX} are kept at most")
         topic, job = RECORDS.c.topic == record.topic, RECORDS.c.job == _text(record.job)
-        with self._transactions.writing() as connection:
+        with self.writing() as connection:
             written = connection.execute(
                 RECORDS.insert().values(
                     at_unix_s=record.at_unix_s,
@@ -259,31 +251,27 @@ class DatabaseStore:
         if job:
             wanted = wanted.where(RECORDS.c.job == job)
         bounded = max(0, min(limit, self._kept.records))
-        with self._transactions.reading() as connection:
+        with self.reading() as connection:
             rows = connection.execute(wanted.order_by(RECORDS.c.id.desc()).limit(bounded)).all()
         return tuple(Record(row.at_unix_s, row.topic, row.job, row.content) for row in rows)
 
-    def close(self) -> None:
-        """Closes the database; idempotent."""
-        self._transactions.close()
-
     def _content(self, wanted: Select[Any]) -> str:
         """The text of one row; empty without a row."""
-        with self._transactions.reading() as connection:
+        with self.reading() as connection:
             return str(connection.execute(wanted).scalar_one_or_none() or "")
 
     def _migrate(self, connection: Connection) -> None:
         try:
             migrate(connection)
         except Unavailable as error:
-            raise Unavailable(f"{self._transactions.name} {error}") from None
+            raise Unavailable(f"{self.name} {error}") from None
 
     def _count(self, name: str, at_least: int) -> int:
-        with self._transactions.writing() as connection:
+        with self.writing() as connection:
             try:
                 return count(connection, name, at_least)
             except ValueError as error:
-                raise Unavailable(f"{self._transactions.name}: {error}") from None
+                raise Unavailable(f"{self.name}: {error}") from None
 
 
 def count(connection: Connection, name: str, at_least: int = 0) -> int:

@@ -37,7 +37,7 @@ class Transactions:
         """
         self._term, self._controller = term, controller
 
-    def given(self) -> int:
+    def epoch(self) -> int:
         """The newest term given out. Raises Unavailable."""
         with self.reading() as connection:
             return connection.execute(_TERM).scalar_one_or_none() or 0
