@@ -8,7 +8,7 @@ Fox 1966, "Discrete optimization via marginal analysis").
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -42,6 +42,7 @@ class Bidder:
     name: str
     offers: tuple[Offer, ...]
     weight: float = 1.0
+    fastest_hz: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         if not self.offers:
@@ -50,9 +51,10 @@ class Bidder:
             raise ValueError(f"{self.name}: weight {self.weight} is not above 0")
         if not all(0.0 < o.power_w < math.inf and o.rate_hz > 0.0 for o in self.offers):
             raise ValueError(f"{self.name}: powers and rates are above 0")
+        object.__setattr__(self, "fastest_hz", max(offer.rate_hz for offer in self.offers))
 
     def value(self, offer: Offer) -> float:
-        return self.weight * offer.rate_hz / max(o.rate_hz for o in self.offers)
+        return self.weight * offer.rate_hz / self.fastest_hz
 
 
 @dataclass(frozen=True, slots=True)
