@@ -124,6 +124,7 @@ class Lived:
     default_j: float
     clocks_mhz: tuple[int, ...]  # in force
     at_default: bool
+    microbatches: int
 
 
 def work_of(work: Sequence[float], stage: int, stages: int) -> float:
@@ -456,6 +457,7 @@ class LifeWorld(UnprofiledWorld):
                 *self._default,
                 clocks,
                 set(clocks) == {default_mhz},
+                phase.microbatches or self.pipeline.microbatches,
             )
         )
         self._left -= bool(self._left)
@@ -495,8 +497,8 @@ class LifeWorld(UnprofiledWorld):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one run. Ratios; `saved` and `slowdown` are of the last half,
-    `saved_60` is from the 60th to the 80th iteration, `saved_150` from the 150th on.
+    """Of one run. Ratios; `saved` and `slowdown` are of the last half. `share_60` is the share of
+    the best from the 60th to the 80th iteration, with as many microbatches as they had.
 
     `over` are windows of ten iterations more than a point over the budget, `over_row` the longest
     row of such. `phases` has the mean slowdown in the work of each name, `until_plan` by phase the
@@ -509,8 +511,7 @@ class Verdict:
     oracle: float
     saved: float
     slowdown: float
-    saved_60: float
-    saved_150: float
+    share_60: float
     saved_all: float
     slowdown_all: float
     over: int
@@ -605,19 +606,18 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
     worth = abs(truly_j) > 0.005 * sum(one.default_j for one in lived)
     measured_j = jobs[-1].account.measured_j if jobs else None
     last, names = since(lived, 0.5), {one.name for one in lived if one.kind != "pause"}
+    early = lived[60:80]
+
+    def best(microbatches: int) -> float:
+        held = world.surroundings.cap_w, world.surroundings.capped
+        return oracle(world.sku.name, world.stages, microbatches, budget, *held)
+
+    nominal = best(world.pipeline.microbatches)
     return Verdict(
-        oracle(
-            world.sku.name,
-            world.stages,
-            world.pipeline.microbatches,
-            budget,
-            world.surroundings.cap_w,
-            world.surroundings.capped,
-        ),
+        nominal,
         saved_of(last),
         slowdown_of(last),
-        saved_of(lived[60:80]) if len(lived) > 60 else 0.0,
-        saved_of(lived[150:]) if len(lived) > 150 else 0.0,
+        saved_of(early) / best(early[0].microbatches) if early else 0.0,
         saved_of(lived),
         slowdown_of(lived),
         *windows_over(lived, budget),

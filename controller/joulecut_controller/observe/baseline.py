@@ -16,10 +16,6 @@ from joulecut_controller.view import BaselineDrift, GpuShift, Window
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
 BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
-BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
-# Of iterations that vary more, twice as many: from then on windows at default clocks bring the
-# rest, and a plan within a ratio of the baseline does not depend on its level.
-BASELINE_NOISY_ITERATIONS = 60
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
 MOVED_RATIO_MAX = 0.25
 
@@ -106,18 +102,10 @@ class Baseline:
 
 
 def mature(window: Window) -> bool:
-    """Enough of a baseline to plan on. What judges by its mean knows its standard error, so long
-    iterations need not be as many, nor as steady.
+    """Enough of a baseline to plan on, steady or not: what judges by its mean knows its standard
+    error, and a plan is a ratio of the baseline.
     """
-    needed = iterations_needed(window.time_mean_s)
-    if needed < BASELINE_ITERATIONS_MIN:
-        return window.iterations >= needed
-    if window.iterations < BASELINE_ITERATIONS_MIN:
-        return False
-    return (
-        window.stderr_ratio <= BASELINE_STDERR_RATIO_MAX
-        or window.iterations >= BASELINE_NOISY_ITERATIONS
-    )
+    return window.iterations >= iterations_needed(window.time_mean_s)
 
 
 def iterations_needed(iteration_s: float) -> int:
@@ -129,10 +117,7 @@ def iterations_needed(iteration_s: float) -> int:
 def progress(iterations: int, current: Window | None) -> str:
     """How far a first baseline is, of `iterations` like those of `current`."""
     needed = iterations_needed(current.time_mean_s if current else 0.0)
-    if current is None or iterations < needed:
-        return f"{iterations} of {needed} iterations"
-    known = f"the mean is known to ±{replace(current, iterations=iterations).stderr_ratio:.2%}"
-    return f"{iterations} of {BASELINE_NOISY_ITERATIONS} iterations: not steady yet, {known}"
+    return f"{iterations} of {needed} iterations"
 
 
 def _scaled(window: Window, ratio: float) -> Window:

@@ -30,7 +30,7 @@ ROUNDING = 1e-9  # deadlines are held to this, relative
 # between two plans of which one is late. Each plan that is late again doubles it.
 CAUTION_DWELLS = 20.0
 CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
-LONGER_MIN = 1e-6  # of the next lower clock: work that does not follow it at all
+LONGER_MIN = 1e-9  # seconds at the next lower clock: work that does not follow it at all
 LATE_ITERATIONS_MIN = 8  # fewer show no standard error worth the name
 
 
@@ -76,17 +76,19 @@ def pace_of(
 
 
 def _worst(profile: Profile | None) -> float:
-    """Slowdown of work that follows its clock, over what a predicted profile says of small steps;
-    0 of a measured one.
+    """Slowdown of a stage whose work follows its clock, over what a predicted profile says of a
+    small step, of the stage where that is most; 0 of a measured one.
     """
     if profile is None or not profile.predicted:
         return 0.0
-    found = [1.0]
-    for options in profile.options.values():
+    most: dict[int, float] = {}
+    said: dict[int, float] = {}
+    for (stage, _), options in profile.options.items():
         *_, below, top = sorted(options)
-        longer = below.time_s / top.time_s - 1.0
-        found.append((top.clock_mhz / below.clock_mhz - 1.0) / max(longer, LONGER_MIN))
-    return min(max(found), SCALE_MAX)
+        longest_s = top.time_s * (top.clock_mhz / below.clock_mhz - 1.0)
+        most[stage] = most.get(stage, 0.0) + longest_s
+        said[stage] = said.get(stage, LONGER_MIN) + below.time_s - top.time_s
+    return min(max(1.0, *(most[stage] / said[stage] for stage in most)), SCALE_MAX)
 
 
 def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:

@@ -25,8 +25,8 @@ SCALE_MIN, SCALE_MAX = 0.5, 3.0
 # By how much the first clocks of a predicted profile may miss the budget where all work slows by as
 # much as its clock, for the dozen iterations that show it.
 FIRST_OVER = 0.01
-# Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
-# of 5 % by one point, for the dozen iterations that show it.
+# Of the scale. Under a measured profile whose curve is too flat by half, the first clocks then miss
+# a budget of 5 % by one point, for the dozen iterations that show it.
 CAREFUL_SDS = 0.5
 
 NONE, EXACT = Figure(0.0, 0.0), Figure(1.0, 0.0)
@@ -77,9 +77,10 @@ class Pace:
         if careful:
             room = max(0.0, room - measured.sd)
             slope = max(slope, 1.0)
-            if not self.holds:
-                first = self.worst * allowed / (allowed + FIRST_OVER)
-                slope = max(slope + CAREFUL_SDS * self.scale.sd, first)
+            if not self.holds and self.worst:
+                slope = max(slope, self.worst * allowed / (allowed + FIRST_OVER))
+            elif not self.holds:
+                slope += CAREFUL_SDS * self.scale.sd
         beyond = room / slope
         if careful and measured.mean + DOUBT_STDERRS * measured.sd > modelled:
             # Where work varies, each further step would follow the noise of the last one.

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.pace import DOUBT_STDERRS, Pace
+from joulecut_controller.plan.pace import DOUBT_STDERRS, FIRST_OVER, Pace
 from joulecut_controller.reference.reference import Figure
 
 slowdowns = st.floats(0.0, 0.2)
@@ -54,6 +54,14 @@ def test_luck_asks_for_no_longer_iterations_than_the_model_allows(pace: Pace, li
     goal_s = pace.goal_s(pace.default_s * math.exp(limit), careful=True)
     if not known:
         assert goal_s <= pace.modelled_s * math.exp(max(modelled, limit)) * (1.0 + 1e-12)
+
+
+@given(st.floats(1.0, 3.0), st.floats(0.0, 0.3))
+def test_first_clocks_by_a_prediction_use_the_budget_and_miss_it_by_a_point_at_worst(
+    worst: float, limit: float
+) -> None:
+    asked = math.log(Pace(1.0, 1.0, worst=worst).goal_s(math.exp(limit), careful=True))
+    assert math.isclose(asked, min(limit, (limit + FIRST_OVER) / worst), abs_tol=1e-12)
 
 
 def test_default_clocks_take_what_was_measured() -> None:
