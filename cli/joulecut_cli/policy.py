@@ -160,9 +160,8 @@ def outcome(job: "JobPolicy") -> str:
         return "the job's own reports show its pipeline, else no change"
     recommends = job.mode == "recommend"
     if job.profile is None:
-        shown = "no plan; the first setting to try is shown"
-        learnt = "measured step by step while the job runs, within the target"
-        return f"no profile is given: {shown if recommends else learnt}"
+        done = "is shown, no command is sent" if recommends else "sets the first clocks"
+        return f"no profile is given: a plan predicted from other jobs {done}"
     done = "plans are made and shown, no command is sent"
     return done if recommends else "clocks are set under leases"
 
