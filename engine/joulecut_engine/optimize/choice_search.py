@@ -71,7 +71,6 @@ class ChoiceSearch:
     ) -> None:
         self._choices, self._task = choices, task
         offered = np.isfinite(choices.cost_j)
-        self.sizes: list[int] = offered.sum(axis=1).tolist()
         cost_j = task.cost_weight * np.where(offered, choices.cost_j, 0)
         self._cost_j = np.where(offered, cost_j, np.inf)
         self._limit_s = task.deadline_s * (1 + DEADLINE_TOLERANCE)

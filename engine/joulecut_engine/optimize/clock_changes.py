@@ -59,8 +59,7 @@ IDLE_MAX = 5  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
 # With one clock for each GPU.
-COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
-JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
+COMBINATIONS_ALL = 2_000  # up to here every combination is judged: gaps of a few clocks are wide
 AXES_MAX = 32  # of an array
 BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
 CASES, CASES_POINT = 16, 8  # that the bound distinguishes at once: about 10 ms each at 8 x 96
@@ -68,9 +67,9 @@ ROUNDS_PROVE = 1_000
 ANSWERS_MAX = 128  # kept
 
 Clocks = tuple[ClockOption, ...]  # by operation
-# A point of a frontier, the start of a search with margin, one clock for each GPU as the start of a
-# finer search, an answer by itself.
-Effort = Literal["point", "start", "rung", "answer"]
+# A point of a frontier, where another search begins (with a margin or more freedom), an answer by
+# itself.
+Effort = Literal["point", "start", "answer"]
 
 
 def search_of(computation: Computation, limits: ChangeLimits) -> "ClockChanges":
@@ -158,10 +157,8 @@ class ClockChanges:
     ) -> Solution:
         """The plan of least energy found; hints compete. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        if effort == "start" and not self.limits.per_iteration:
-            effort = "rung"
         key = goal, effort
-        if not hints and key in self._answers:
+        if key in self._answers and (not hints or self._surpasses(goal, effort, hints)):
             return self._answers[key]
         known = [one.clocks for one in (*hints, *self._coarser_plans(goal, relaxed, effort))]
         if not self.limits.per_iteration:
@@ -179,6 +176,12 @@ class ClockChanges:
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         return found
+
+    def _surpasses(self, goal: Goal, effort: Effort, hints: Sequence[Solution]) -> bool:
+        """Whether what was answered before is no dearer than hints. Where a goal waits, their
+        energies are for other times."""
+        known_j = self._answers[goal, effort].energy_j
+        return not goal.waits and all(hint.energy_j >= known_j for hint in hints)
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit; the fastest
@@ -214,9 +217,8 @@ class ClockChanges:
             if goal.deadline_s < other.fastest_s or (longer and effort != "answer"):
                 continue
             hints = other.kept.within(goal.deadline_s) if effort == "point" else ()
-            found = other.solve(
-                goal, relaxed, hints, effort if other.limits.per_iteration else "rung"
-            )
+            other_effort = effort if other.limits.per_iteration else "start"
+            found = other.solve(goal, relaxed, hints, other_effort)
             other.kept.add(found)
             yield found
 
@@ -239,10 +241,8 @@ class ClockChanges:
         price_w = self.computation.time_price_w(goal)
         task = Task(deadline_s, price_w, self.computation.fastest_s)
         search = ChoiceSearch(table, task)
-        sizes = search.sizes
-        count = math.prod(sizes)
-        few = count <= COMBINATIONS_ALL and count * self._count <= JUDGED_ALL
-        if few and len(sizes) <= AXES_MAX:
+        sizes = np.isfinite(table.cost_j).sum(axis=1).tolist()
+        if math.prod(sizes) <= COMBINATIONS_ALL and len(sizes) <= AXES_MAX:
             every = np.indices(sizes).reshape(len(sizes), -1)
             values_j = search.values_j(every)
             best, bound_j = every[:, int(np.argmin(values_j))], float(values_j.min()) * (1 - SMALL)

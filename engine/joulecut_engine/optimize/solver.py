@@ -137,6 +137,8 @@ class Solver:
     def at(self, goal: Goal) -> Solution:
         """The plan for a goal, with a bound for that goal. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
+        if goal.deadline_s >= self.cheapest_s and not goal.waits:
+            return self.least
         return self._found(goal, self.computation.relax(goal))
 
     def points(
