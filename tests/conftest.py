@@ -34,10 +34,8 @@ providers._get_local_constants = lambda: providers._local_constants
 
 # A busy machine draws slowly: that is no fault of a test.
 unhurried = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fixed", derandomize=True, print_blob=True, max_examples=60, **unhurried)
+settings.register_profile("fixed", derandomize=True, print_blob=True, max_examples=40, **unhurried)
 settings.register_profile("fresh", database=None, print_blob=True, **unhurried)
-# For runs that repeat the tests a hundred times over, as tools/mutants does.
-settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=40)
 settings.load_profile("fixed")
 
 

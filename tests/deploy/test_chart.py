@@ -44,9 +44,6 @@ def test_its_version_is_that_of_the_package() -> None:
     assert {about["appVersion"], about["version"]} == {version[1]}
 
 
-OUTER = (versions()[0], versions()[-1])
-
-
 def test_schemas_reach_from_1_28_to_the_newest() -> None:
     assert versions()[0] == "1.28"
     assert len(versions()) >= 10

@@ -116,7 +116,14 @@ def test_a_power_budget_only_advises_where_nothing_is_enforced(store: DatabaseSt
     assert budget.complaint
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved-1f1b", "dualpipe-v"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "zb-v",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("zb-h1", "dualpipe-v")),
+        "interleaved-1f1b",
+    ],
+)
 def test_other_schedules_are_planned_from_a_profile_of_their_kinds(
     store: DatabaseStore, schedule: Schedule
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_fixed_clock_is_set_and_stays_while_the_policy_asks(
     controller = Controller(world, store, fixed(world))
     controller.run(5)
     assert held(world) == {1200}
-    controller.run(400)  # no window, no breaker, no second plan
+    controller.run(150)  # no window, no breaker, no second plan
     assert held(world) == {1200}
     assert len(controller.plans()) == 1
     assert len(world.sent("apply")) == 2
@@ -164,7 +164,7 @@ def test_a_power_limit_is_set_and_ends_with_its_lease(
     world.running = False  # an order rests on no report
     own_w, top_mhz = world.sku.power_limit_w, world.sku.clock_max_mhz
     controller = Controller(world, store, fixed(world, mhz, power_limit_w=250.0))
-    controller.run(400)
+    controller.run(150)
     assert (held(world), limited(world)) == ({mhz or top_mhz}, {250.0})
     assert len(controller.plans()) == 1
     assert len(world.sent("apply")) == 2

@@ -69,7 +69,6 @@ def test_all_is_all_and_a_single_job_cannot_leave_it(world: World, store: Databa
     [
         Order("restore", job="demo", by="alice"),
         Order("restore", node="n1", by="alice"),
-        Order("restore", node="n2:1", by="alice"),
         Order("restore", by="alice"),
     ],
 )

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from draws import SAFE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def test_a_ttl_within_the_bound_passes(ttl_s: float) -> None:
     assert not bounds.refuse_ttl(Bounds(), ttl_s)
 
 
+@SAFE
 @given(clock_ranges, clock_ranges, st.floats(0.0, 60.0), st.lists(st.floats(0.0, 60.0), max_size=9))
 def test_the_way_up_never_waits(
     before: ClockLimits, wanted: ClockLimits, changed_s: float, lowered_s: list[float]

@@ -1,6 +1,7 @@
 """What a reading proves about a GPU's clocks, and to whom they are ascribed."""
 
 import pytest
+from draws import SAFE
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ readings = st.builds(
 
 
 @example(Reading(1920, 0.0), [], HELD)  # above its lease, near the default clock, idle
+@SAFE
 @given(readings, st.lists(st.integers(200, TOP_MHZ)), st.sampled_from([NONE, HELD]))
 def test_a_clock_that_was_written_is_never_another_writers(
     reading: Reading, written_mhz: list[int], leased_mhz: tuple[int, int]

@@ -7,7 +7,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from draws import SAFE
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.keeper import journal as module
@@ -75,7 +76,7 @@ def test_torn_at_every_byte_it_still_names_every_gpu_whose_line_is_whole(tmp_pat
         torn.unlink()
 
 
-@settings(max_examples=60)
+@SAFE
 @given(st.data())
 def test_a_flipped_byte_costs_its_own_line_only(data: st.DataObject) -> None:
     import tempfile  # noqa: PLC0415 -- a fresh folder for every example
@@ -450,6 +451,7 @@ BODIES = st.one_of(
 )
 
 
+@SAFE
 @given(st.lists(BODIES, max_size=6), st.binary(max_size=40))
 def test_whole_lines_that_make_no_sense_cost_themselves_alone(
     bodies: list[bytes], rest: bytes

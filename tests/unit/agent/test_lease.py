@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
+from draws import SAFE
 from hypothesis import example, given
 from hypothesis import strategies as st
 from keeper_requests import apply_of
@@ -139,6 +140,7 @@ class World:
         return self
 
 
+@SAFE
 @given(histories)
 def test_silence_always_returns_the_gpu_to_default(
     history: list[tuple[float, LeaseRequest | None]],
@@ -188,6 +190,7 @@ def test_gpus_without_a_lease_and_a_reset_are_read_and_leased_ones_until_their_c
     assert not unshown & {*unleased.due(world.state, world.now_s + SETTLE_S)}
 
 
+@SAFE
 @given(histories, applies)
 def test_an_older_command_changes_nothing(
     history: list[tuple[float, LeaseRequest | None]], command: Apply
@@ -209,6 +212,7 @@ def test_an_older_command_changes_nothing(
     assert set(answers) == set(command.settings)
 
 
+@SAFE
 @given(histories, applies)
 def test_the_same_command_twice_is_one_command(
     history: list[tuple[float, LeaseRequest | None]], command: Apply
@@ -223,6 +227,7 @@ def test_the_same_command_twice_is_one_command(
     assert not any(again.reasons.values())
 
 
+@SAFE
 @given(histories, applies, clocks)
 def test_an_equal_number_with_other_content_is_refused(
     history: list[tuple[float, LeaseRequest | None]], command: Apply, other: tuple[int, int]
@@ -432,6 +437,7 @@ def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take
     [(0.0, apply_of(1, "blue", 1, 20.0, {"GPU-a": (0, 900)}))], "GPU-a",
     [(2.0, Verdict.OURS), (0.0, Verdict.UNCLEAR), (1.0, Verdict.OURS), (1.0, Verdict.OURS)],
 )  # fmt: skip
+@SAFE
 @given(histories, st.sampled_from(UUIDS), st.lists(st.tuples(gaps_s, st.sampled_from(Verdict))))
 def test_a_yield_ends_no_lease_but_by_readings_in_a_row_and_leaves_what_is_theirs(
     history: list[tuple[float, LeaseRequest | None]], uuid: str,
@@ -457,6 +463,7 @@ def test_a_yield_ends_no_lease_but_by_readings_in_a_row_and_leaves_what_is_their
             assert {**world.locked, uuid: None} == {**locked, uuid: None}, "this GPU alone"
 
 
+@SAFE
 @given(histories)
 def test_a_kept_power_limit_changes_by_a_new_command_alone(
     history: list[tuple[float, LeaseRequest | None]],
@@ -517,6 +524,7 @@ def test_a_command_that_does_not_keep_its_limit_takes_the_kept_one_along() -> No
     assert not world.locked
 
 
+@SAFE
 @given(histories, st.sampled_from(UUIDS), st.booleans())
 def test_after_an_unanswered_write_the_gpu_is_reset_until_it_can_no_longer_come(
     history: list[tuple[float, LeaseRequest | None]], uuid: str, killed: bool
@@ -711,6 +719,7 @@ def test_a_gpu_that_is_pending_and_named_is_tried_again_at_once() -> None:
     assert apply_event(state, None, 1.1, {}).restores == (), "time alone would have waited"
 
 
+@SAFE
 @given(st.lists(st.tuples(st.floats(0.0, 1.5), st.sampled_from(["down", "up", "hold", ""]))))
 def test_a_lowered_step_lasts_no_longer_than_it_is_held(acts: list[tuple[float, str]]) -> None:
     """What an agent that is gone, hangs or is stopped leaves low is up within a second."""

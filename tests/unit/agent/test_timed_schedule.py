@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from draws import SAFE
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.control.iteration_clock import IterationClock
@@ -106,7 +107,7 @@ class Run:
 jitters = st.floats(-0.02, 0.02)
 
 
-@settings(max_examples=60)
+@SAFE
 @given(
     st.sampled_from([INSIDE, ACROSS]),
     st.lists(jitters, min_size=12, max_size=40),

@@ -190,9 +190,6 @@ class CountingFleet:
     def observe(self, now_s: float, addresses: object = ()) -> FleetState:
         return FleetState((), ())
 
-    def acquire_reports(self) -> tuple[()]:
-        return ()
-
     async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
         self.sent += 1
         return ()

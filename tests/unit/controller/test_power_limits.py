@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from draws import SAFE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ def test_what_work_needs_comes_before_the_rest(made: list[LimitedGpu], capacity_
     assert not (short and above)
 
 
+@SAFE
 @given(gpus(), st.floats(100.0, 4000.0), st.randoms())
 def test_no_step_of_a_change_exceeds_the_budget(
     made: list[LimitedGpu], capacity_w: float, dice: random.Random

@@ -1,5 +1,6 @@
 """What one agent may send."""
 
+from draws import SAFE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def test_large_messages_are_a_flood_by_the_number_of_gpus() -> None:
     assert taken(1) < taken(8) < 100
 
 
+@SAFE
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 1 << 20)), max_size=200))
 def test_reports_of_a_gpu_stay_within_its_share(sent: list[tuple[float, int]]) -> None:
     quota, now_s, taken = Quota(1.0, LARGEST), 0.0, 0

@@ -1,6 +1,7 @@
 """A term that one agent alone has seen is no term to lead with: all others would refuse it."""
 
 import pytest
+from draws import SAFE
 from hypothesis import given
 from hypothesis import strategies as st
 from keeper_requests import apply_of
@@ -48,6 +49,7 @@ def test_one_agent_alone_does_not_set_the_term(
     assert confirmed_epoch(_nodes(*epochs), stored) == confirmed
 
 
+@SAFE
 @given(st.integers(1, EPOCH_MAX - 1), st.integers(0, 2**64 - 1), st.integers(2, 9))
 def test_whatever_one_agent_says_the_others_take_the_next_term(
     seen: int, lie: int, honest: int

@@ -74,7 +74,14 @@ def test_its_own_luck_is_repeated_nowhere() -> None:
         assert np.abs(other - 1.0).max() < 0.02
 
 
-@pytest.mark.parametrize("probes", [(1410, 855), (1410, 1140, 855), (1410, 1275, 1140, 990, 855)])
+@pytest.mark.parametrize(
+    "probes",
+    [
+        (1410, 1140, 855),
+        pytest.param((1410, 855), marks=pytest.mark.nightly),
+        pytest.param((1410, 1275, 1140, 990, 855), marks=pytest.mark.nightly),
+    ],
+)
 def test_the_band_covers_work_that_was_never_seen(probes: tuple[int, ...]) -> None:
     """Nominal 90 %; at least 88 % over workloads that differ in everything but the card."""
     inside = []

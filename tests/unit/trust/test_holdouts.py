@@ -228,19 +228,6 @@ def test_windows_wait_for_slow_heat_sinks() -> None:
         assert window.energy_j == pytest.approx(640.0, rel=3e-4)
 
 
-def test_the_board_says_when_a_first_interval_is_there() -> None:
-    bench = Bench()
-    bench.run(4 * SLOT_S)
-    shown = bench.shown()
-    assert "a first interval within about 30 min" in shown.text  # three cycles of ten minutes
-    bench.run(60 * SLOT_S)
-    bench.run(SLOT_S, until=lambda: not bench.held)
-    shown = bench.shown()
-    assert shown.saving.saved_ratio is not None
-    assert shown.saving.point_in_s is not None
-    assert "interval" not in shown.text
-
-
 def test_a_warm_up_that_the_site_knows_makes_a_first_interval_come_in_minutes() -> None:
     bench = Bench(verify=Verify(0.33, 45.0, warm_up_s=15.0), heat_sink_s=80.0)
     bench.run(1500.0)
