@@ -142,15 +142,6 @@ def test_an_unreachable_target_changes_nothing_and_says_so(
     assert len(unreachable) == 1
 
 
-def test_a_target_that_becomes_unreachable_gives_back(world: World, store: DatabaseStore) -> None:
-    controller = enforcing(world, store)
-    slo = Slo(max_iteration_time_s=0.1, given_as="max_iteration_time")
-    controller.source.put(world.policy(slo=slo, digest="2"))
-    controller.run(2)
-    assert world.at_default()
-    assert "unreachable" in controller.job.sentence
-
-
 def test_a_graph_that_does_not_explain_the_job_changes_nothing(store: DatabaseStore) -> None:
     """Half of the microbatches stand in the policy: the model is off by far more than 3 %. The job
     reports no operations, which would show how many there are.

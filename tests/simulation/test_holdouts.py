@@ -221,24 +221,6 @@ def test_where_control_ends_so_does_the_window(store: DatabaseStore, ends: str) 
     assert world.at_default()
 
 
-def test_an_agent_that_refuses_the_plan_afterwards_leaves_default_clocks(
-    store: DatabaseStore,
-) -> None:
-    world = HeldOutWorld()
-    controller = controlled(world, store)
-    until_held_out(controller)
-    for agent in world.agents.values():
-        agent.refuse = "not now"
-    run_while(controller, lambda: held_out(controller))
-    controller.run(4)
-    assert world.at_default()
-    assert "backing off" in controller.job.sentence
-    for agent in world.agents.values():
-        agent.refuse = ""
-    controller.run(20, until=lambda: not world.at_default())
-    assert not world.at_default()
-
-
 # -- several jobs --------------------------------------------------------------------------
 
 
