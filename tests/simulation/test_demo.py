@@ -163,33 +163,6 @@ def test_a_short_demo_saves_keeps_its_target_and_gives_everything_back(tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "slo", ["min_rate: {value: 195, unit: iterations/min}", "max_iteration_time: 308ms"]
-)
-def test_absolute_targets_are_kept_too(tmp_path: Path, slo: str) -> None:
-    path = tmp_path / "summary.json"
-    with demo("--duration", "30", "--slo", slo, "--summary", str(path)) as running:
-        assert running.end() == 0, running.text()
-    job = _summary(path)["jobs"][0]
-    assert job["saved_ratio"] > 0.05
-    assert job["controlled"]["iteration_time_s"] <= 0.308 * 1.01
-
-
-@pytest.mark.long
-def test_a_target_out_of_reach_changes_nothing_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    slo = "max_iteration_time: 200ms"
-    with demo("--duration", "30", "--slo", slo, "--summary", str(path)) as running:
-        assert running.end() == 0, running.text()
-        assert "unreachable" in running.text()
-    told = _summary(path)
-    assert told["commands_sent"] == 0
-    assert told["jobs"][0]["mode"] == "enforce"
-    assert abs(told["jobs"][0]["saved_ratio"]) < 0.01
-    assert told["gpus_restored"] == 8
-
-
-@pytest.mark.long
 def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None:
     with demo() as running:
         running.wait_for("recommend:")
@@ -213,8 +186,7 @@ def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None
 @pytest.mark.long
 def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    quick = ("--duration", "30", "--slo", "max_iteration_time: 308ms")  # iterations of 0.3 s
-    with demo(*quick, "--summary", str(path)) as running:
+    with demo("--duration", "30", "--summary", str(path)) as running:
         running.wait_for("measured over")  # under the plan of the phase without slowdown
         folder = _folder_of(running.pids()[0])
         running.signal(signal.SIGTERM)

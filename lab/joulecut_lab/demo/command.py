@@ -7,7 +7,7 @@ import webbrowser
 from pathlib import Path
 
 from joulecut_cli import outfile
-from joulecut_sim.demo.settings import DURATION_S_MAX, DURATION_S_MIN, SLO_DEFAULT, Settings
+from joulecut_sim.demo.settings import DURATION_S_MAX, DURATION_S_MIN, Settings
 from joulecut_sim.skus import CARDS, find
 from joulecut_wire.command import Parser
 from joulecut_wire.flags import number, whole
@@ -29,12 +29,6 @@ def run(argv: list[str]) -> int:
         "--seed", type=whole(0, 2**53 - 1), default=1, metavar="N",
         help="random seed of GPUs and noise",
     )  # fmt: skip
-    parser.add_argument(
-        "--slo",
-        default=SLO_DEFAULT,
-        metavar="'KEY: VALUE'",
-        help=f"the target as in a policy (default '{SLO_DEFAULT}')".replace("%", "%%"),
-    )
     args = parser.parse_args(argv)
     if args.summary is not None:
         outfile.checked("--summary", args.summary)
@@ -47,7 +41,6 @@ def run(argv: list[str]) -> int:
         summary=args.summary,
         port=args.port,
         seed=args.seed,
-        slo=args.slo,
     )
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by the parent
     watched = terminal and not args.no_browser and _has_display()

@@ -31,10 +31,11 @@ def show(options: Namespace) -> int:
     elif name in SYSTEMS:
         source_of = sources_of(name)
         rows = [
-            [key, f"{number:g}", source_of.get(key, "the model's default")]
-            for key, number in asdict(SYSTEMS[name]).items()
+            [key, value if isinstance(value, str) else f"{value:g}",
+             source_of.get(key, "the model's default")]
+            for key, value in asdict(SYSTEMS[name]).items()
             if key != "name"
-        ]
+        ]  # fmt: skip
         print("\n".join(figures.table(["key", "value", "source"], rows, frozenset({"value"}))))
     elif name in ARCHITECTURES:
         model = ARCHITECTURES[name]

@@ -5,61 +5,31 @@ Each phase says what it shows before it begins, and what was measured when it en
 
 import math
 import signal
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from joulecut_controller.policy.parse import parse as parse_policy
-from joulecut_controller.policy.policy import TOLERANCE_RATIO, Slo
-from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Kind, Profile
+from joulecut_controller.policy.policy import TOLERANCE_RATIO
 from joulecut_engine.money import Iteration, Prices, worth
 from joulecut_sim.card import now_s
 from joulecut_sim.demo import layout, summary
 from joulecut_sim.demo.cluster import Cluster, Say, check_port
-from joulecut_sim.demo.layout import TTL_S, Folder, policy_text
+from joulecut_sim.demo.layout import TTL_S, Folder
 from joulecut_sim.demo.settings import (
     JOB,
     MICROBATCHES,
     NODES,
-    SLO_ZERO,
+    SLOWDOWN,
     STAGES,
     Phases,
     Settings,
 )
 from joulecut_sim.demo.summary import Possible, Tally
 from joulecut_sim.demo.watch import Follower, Stopped, Watch, get_json, pulse
-from joulecut_sim.profile import rows
 from joulecut_sim.results import Window
-from joulecut_wire import document
 from joulecut_wire.command import FINE, INTERRUPTED
-from joulecut_wire.errors import BadInput, Unavailable
-
-
-def target(settings: Settings) -> Slo:
-    """The policy's target. Raises BadInput for a line that is not one."""
-    if "\n" in settings.slo or "#" in settings.slo:
-        raise BadInput("--slo", "more than one line", "one key and its value")
-    text = policy_text(Folder(Path("/tmp")), settings, "recommend")  # noqa: S108 -- never opened
-    try:
-        read = parse_policy(document.parse(text.encode(), "--slo"), lambda _: _profile(settings))
-    except BadInput as error:  # its line number is of a generated file
-        raise BadInput(f"--slo {settings.slo!r}", error.what, error.allowed) from None
-    return read.jobs[0].slo
-
-
-def _profile(settings: Settings) -> Profile:
-    options: dict[tuple[int, Kind], list[ClockOption]] = defaultdict(list)
-    for stage, kind, clock, time_s, energy_j in rows(
-        settings.sku, STAGES, scale=1.0, noise=0.0, seed=1
-    ):
-        options[stage, kind].append(ClockOption(clock, time_s, energy_j))
-    return Profile({where: tuple(found) for where, found in options.items()}, "simulated")
-
+from joulecut_wire.errors import Unavailable
 
 PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
 # For the plan of a phase: after an install the solver is compiled first, and on a processor that
@@ -70,23 +40,19 @@ LOOK_S = 0.3  # between two looks at the job's page, which cost a busy machine m
 DEADLINE_RATIO = 0.003  # a plan is of a target whose deadline it has, but for the baseline's drift
 WARM_S = 1.0  # the first iterations, while processes still start, are not judged
 STRAGGLER_RATIO = 1.15  # of the job's own iteration: a sibling with one throttled GPU
-# A target within half a percent of default clocks leaves no room for a step of 15 MHz (1 %).
-ROOM_RATIO_MIN = 1.005
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def holds(job: dict[str, Any], slo: Slo) -> bool:
-    """Whether the policy in force has this target, and the applied plan is one for it, not one for
-    the target before or for a straggler. `job` is the controller's answer.
+def holds(job: dict[str, Any], slowdown: float) -> bool:
+    """Whether the policy in force allows this slowdown, and the applied plan is one for it, not one
+    for the target before or for a straggler. `job` is the controller's answer.
     """
     asked, applied = job.get("slo") or {}, job.get("applied") or {}
     if job.get("mode") != "enforce" or not asked.get("deadline_s"):
         return False
-    in_force = (asked.get("max_slowdown_ratio"), asked.get("max_iteration_time_s"))
-    if in_force != (slo.max_slowdown, slo.max_iteration_time_s):
-        return False
     promised_s = applied.get("deadline_s") or 0.0
-    return bool(abs(promised_s / asked["deadline_s"] - 1.0) <= DEADLINE_RATIO)
+    near = abs(promised_s / asked["deadline_s"] - 1.0) <= DEADLINE_RATIO
+    return bool(asked.get("max_slowdown_ratio") == slowdown and near)
 
 
 def play(settings: Settings, say: Say, show: Callable[[str], None], possible: Possible) -> int:
@@ -95,9 +61,8 @@ def play(settings: Settings, say: Say, show: Callable[[str], None], possible: Po
     `show` opens the page for a person; `possible` says what a plan could have saved at most.
     Raises BadInput, and Unavailable with one sentence for whatever did not go as it should.
     """
-    slo = target(settings)
     check_port(settings.port)
-    course = Course(settings, slo, Folder.make(), say=say, show=show, possible=possible)
+    course = Course(settings, Folder.make(), say=say, show=show, possible=possible)
     with _signals(course.watch):
         try:
             failure = course.run()
@@ -129,12 +94,11 @@ class Course:
     """The phases and their measurements."""
 
     def __init__(
-        self, settings: Settings, slo: Slo, folder: Folder, *,
+        self, settings: Settings, folder: Folder, *,
         say: Say, show: Callable[[str], None], possible: Possible,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._possible = possible
-        self._slo = slo
         self._folder = folder
         self._say = say
         self._show = show
@@ -190,9 +154,7 @@ class Course:
         layout.write_job(self._folder, settings)
         layout.write_control(self._folder, None)
         # The plan that is applied first is computed while the baseline is measured.
-        layout.write_policy(
-            self._folder, settings, "recommend", SLO_ZERO if settings.relative else ""
-        )
+        layout.write_policy(self._folder, settings, "recommend", 0.0)
         self._cluster = Cluster(self._folder, settings, self._say, self.watch.pause)
         self.watch.cluster = self._cluster
         self._cluster.start()
@@ -234,27 +196,18 @@ class Course:
         answered = decision.get("forecast") or job.get("sentence") == decision.get("reason")
         return job.get("baseline") is not None and bool(answered)
 
-    @property
-    def _room(self) -> float:
-        """The target over the baseline."""
-        assert self._tally.baseline.time_s is not None
-        return self._slo.deadline_s(self._tally.baseline.time_s) / self._tally.baseline.time_s
-
     def _enforce_at_zero(self) -> None:
-        """Left out where the target is not even met by default clocks: nothing is to change."""
         tally, phases = self._tally, self._phases
-        if self._room < 1.0:
-            return
-        self._say(f"no slowdown: the policy now says enforce, {SLO_ZERO}")
-        layout.write_policy(self._folder, self._settings, "enforce", SLO_ZERO)
-        self._await_plan(target(replace(self._settings, slo=SLO_ZERO)))
+        self._say("no slowdown: the policy now says enforce, max_slowdown: 0%")
+        layout.write_policy(self._folder, self._settings, "enforce", 0.0)
+        self._await_plan(0.0)
         tally.granularity_zero = self._measure(tally.zero, phases.settle_s, phases.zero_s)
         self._say(f"  {self._measured(tally.zero)}; {self._granularity()}")
 
-    def _await_plan(self, slo: Slo) -> bool:
+    def _await_plan(self, slowdown: float) -> bool:
         """Waits until the clocks of a plan for this target are held; whether they are."""
         began_s = now_s()
-        if held := self.watch.run(PLAN_WAIT_S, until=lambda: holds(self._job(), slo)):
+        if held := self.watch.run(PLAN_WAIT_S, until=lambda: holds(self._job(), slowdown)):
             self._say(f"  a plan for it is held after {now_s() - began_s:.0f} s")
         else:
             self._say(f"  no plan for it is held after {PLAN_WAIT_S:.0f} s: {self._sentence()}")
@@ -288,16 +241,12 @@ class Course:
 
     def _enforce(self) -> None:
         tally, watch, phases = self._tally, self.watch, self._phases
-        self._say(f"enforce: the policy now says enforce, {self._settings.slo}")
-        layout.write_policy(self._folder, self._settings, "enforce")
-        if self._room >= ROOM_RATIO_MIN:
-            self._await_plan(self._slo)
-            if not watch.count_commands():
-                raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
-        else:
-            watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
-        if watch.commands.total:
-            self._say(f"  clocks are set under leases; {watch.commands.total} commands")
+        self._say(f"enforce: the policy now says enforce, max_slowdown: {SLOWDOWN:.0%}")
+        layout.write_policy(self._folder, self._settings, "enforce", SLOWDOWN)
+        self._await_plan(SLOWDOWN)
+        if not watch.count_commands():
+            raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
+        self._say(f"  clocks are set under leases; {watch.commands.total} commands")
         self._measure(tally.controlled, phases.settle_s, phases.enforce_s)
         tally.mode = str(self._job().get("mode", tally.mode))
         applied = self._job().get("applied") or {}
@@ -320,8 +269,7 @@ class Course:
         window = Window()
         layout.write_control(self._folder, peer_s)
         settle_s = min(self._phases.settle_s, 0.5 * self._phases.straggle_s)
-        if self._room >= 1.0:  # else no plan is made for it
-            self.watch.run(PATIENCE_S, until=lambda: not holds(self._job(), self._slo))
+        self.watch.run(PATIENCE_S, until=lambda: not holds(self._job(), SLOWDOWN))
         self._measure(window, settle_s, self._phases.straggle_s)
         if window.time_s is not None:
             self._say(
@@ -334,7 +282,7 @@ class Course:
         """Counts as controlled once the plan of the job's own target is held again."""
         self._say("recovery: the sibling runs at full speed again")
         layout.write_control(self._folder, None)
-        if self._room < ROOM_RATIO_MIN or self._await_plan(self._slo):
+        if self._await_plan(SLOWDOWN):
             self._measure(self._tally.controlled, self._phases.settle_s, self._phases.recover_s)
         self._say(f"  now {pulse(self.watch.recent)}")
 
@@ -342,13 +290,13 @@ class Course:
         """Default clocks in windows at random times, until the saving has an interval. In a demo
         without an end they go on.
         """
-        if not self._phases.holdouts_s or self._room < ROOM_RATIO_MIN:
+        if not self._phases.holdouts_s:
             return
         self._say(
             "hold-outs: default clocks in windows at random times measure the saving, as on a real "
             "cluster; a first interval takes some five minutes"
         )
-        layout.write_policy(self._folder, self._settings, "enforce", holdouts=True)
+        layout.write_policy(self._folder, self._settings, "enforce", SLOWDOWN, holdouts=True)
         self.watch.run(self._phases.holdouts_s, until=lambda: self._saving() is not None)
         saving = self._saving()
         if saving is None:
@@ -422,11 +370,11 @@ class Course:
         if not tally.baseline.iterations:
             return  # it never ran; the caller reports why
         possible, slowdown = None, tally.slowdown_in(tally.controlled)
-        if slowdown is not None and tally.baseline.time_s is not None:
+        if slowdown is not None:
             self._say("computing the best saving with perfect knowledge ...")
             possible = self._possible(
                 self._settings.plant(),
-                summary.agreed(slowdown, self._room - 1.0),
+                summary.agreed(slowdown, SLOWDOWN),
                 tally.granularity,
                 tally.changes,
                 tally.min_dwell_s,
@@ -449,7 +397,7 @@ class Course:
         if saved is not None and slowdown is not None and possible is not None:
             share = f", {saved / possible:.0%} of it" if possible > 0.0 else ""
             self._say(
-                f"measured, {self._settings.slo}: {saved:.1%} less energy at "
+                f"measured, max_slowdown: {SLOWDOWN:.0%}: {saved:.1%} less energy at "
                 f"{slowdown:+.2%} iteration time (possible at that pace: {possible:.1%}{share}); "
                 f"{self._worth(tally.controlled)}"
             )

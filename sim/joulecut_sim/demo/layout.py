@@ -127,13 +127,13 @@ def write_job(folder: Folder, settings: Settings) -> None:
         write(made, file)
 
 
-def policy_text(
-    folder: Folder, settings: Settings, mode: str, slo: str = "", *, holdouts: bool = False
-) -> str:
-    """The policy as an operator would write it; `slo`, else that of the settings, is a line."""
+def write_policy(
+    folder: Folder, settings: Settings, mode: str, slowdown: float, *, holdouts: bool = False
+) -> None:
+    """The policy as an operator would write it."""
     verify = f"    verify: {HOLDOUTS}\n" if holdouts else ""
     gpus = ", ".join(f"{node}/0-{CARDS_PER_NODE - 1}" for node in NODES)
-    return f"""\
+    text = f"""\
 apiVersion: joulecut/v1
 kind: Policy
 mode: {mode}
@@ -142,7 +142,7 @@ jobs:
   - name: {JOB}
     match: {{gpus: [{gpus}]}}
     slo:
-      {slo or settings.slo}
+      max_slowdown: {100.0 * slowdown:g}%
       rate: hook
     clocks: {{min_dwell: {MIN_DWELL}}}
 {verify}\
@@ -154,12 +154,7 @@ jobs:
       profile: {folder.profile.name}
       blocking_power_w: {settings.sku.blocking_power_w}
 """
-
-
-def write_policy(
-    folder: Folder, settings: Settings, mode: str, slo: str = "", *, holdouts: bool = False
-) -> None:
-    put(folder.policy, policy_text(folder, settings, mode, slo, holdouts=holdouts))
+    put(folder.policy, text)
 
 
 def write_control(folder: Folder, peer_iteration_time_s: float | None) -> None:

@@ -217,10 +217,6 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("demo --card h100", "a100-sxm, a40"),
     ("demo --summary /no/such/folder/summary.json", "--summary"),
     ("demo --summary /dev", "/dev is a folder"),
-    ("demo --slo 'max_slowdown: 2'", "a percentage from 0% to 100%"),
-    ("demo --slo nonsense", "--slo"),
-    ("demo --slo 'max_slowdown: 2%\n      rate: hook'", "more than one line"),
-    ("demo --slo 'colour: red'", "--slo"),
     ("demo --frobnicate", "--frobnicate"),
     ("demo surplus", "surplus"),
 )

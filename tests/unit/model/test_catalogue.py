@@ -4,6 +4,7 @@ from dataclasses import MISSING, fields
 
 import pytest
 
+from joulecut_cli.main import dispatch
 from joulecut_lab.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
 from joulecut_lab.model.system import System
 
@@ -43,3 +44,12 @@ def test_the_names_of_the_documents_exist() -> None:
     for word in ("v100", "a30", "a40", "a100", "h100", "h200", "b200", "gb200", "mi300x"):
         assert any(word in name for name in SYSTEMS), word
     assert SYSTEMS["dgx-a100"].hbm_bytes == SYSTEMS["a100-sxm-80gb"].hbm_bytes
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_is_shown_with_the_source_of_each_number(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dispatch(["model", "catalogue", name]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in shown[1:]} == {f.name for f in fields(System)} - {"name"}

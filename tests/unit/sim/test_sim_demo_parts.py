@@ -1,4 +1,4 @@
-"""The demo's parts that need no process: target, files, counting, verdict."""
+"""The demo's parts that need no process: files, counting, verdict."""
 
 import http.server
 import json
@@ -11,15 +11,14 @@ import pytest
 import yaml
 
 from joulecut_sim.demo import layout, watch
-from joulecut_sim.demo.course import holds, target
+from joulecut_sim.demo.course import holds
 from joulecut_sim.demo.layout import Folder
-from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Settings
+from joulecut_sim.demo.settings import ITERATION_S, STAGES, Settings
 from joulecut_sim.demo.summary import Tally, summary
 from joulecut_sim.demo.watch import Commands
 from joulecut_sim.jobfile import read as read_job
 from joulecut_sim.results import Record
-from joulecut_sim.skus import A40, A100_SXM, CARDS, Sku
-from joulecut_wire.errors import BadInput
+from joulecut_sim.skus import A40, CARDS, Sku
 
 
 def _record(number: int, joules: float = 100.0) -> Record:
@@ -84,52 +83,32 @@ def test_the_demo_runs_at_its_own_pace_on_every_card(sku: Sku, tmp_path: Path) -
     assert len(job.gpus) == STAGES
     done = settings.plant().iterate([sku.clock_max_mhz] * STAGES)
     assert done.duration_s == pytest.approx(ITERATION_S, rel=0.02)
-    absolute = Settings(sku=sku, slo="max_iteration_time: 305ms")
-    assert absolute.iteration_s == ITERATION_ABSOLUTE_S
     assert folder.profile.read_text().startswith("stage,instruction,frequency,time,energy\n")
     assert "simulated" in folder.profile.name
 
 
-def test_targets_are_read_as_a_policy_would() -> None:
-    def deadline_s(slo: str) -> float:
-        return target(Settings(sku=A100_SXM, slo=slo)).deadline_s(0.3)
-
-    assert deadline_s("max_slowdown: 2%") == pytest.approx(0.306)
-    assert deadline_s("max_iteration_time: 305ms") == pytest.approx(0.305)
-    assert deadline_s("min_rate: {value: 200, unit: iterations/min}") == pytest.approx(0.3)
-    for wrong in ("max_slowdown: 2", "max_slowdown: 2%, x", "mode: enforce", "# nothing", ""):
-        with pytest.raises(BadInput, match="--slo"):
-            deadline_s(wrong)
-
-
 def test_the_policy_changes_its_mode_and_nothing_else(tmp_path: Path) -> None:
     folder, settings = Folder(tmp_path), Settings(sku=A40)
-    layout.write_policy(folder, settings, "recommend")
+    layout.write_policy(folder, settings, "recommend", 0.02)
     before = yaml.safe_load(folder.policy.read_text())
-    layout.write_policy(folder, settings, "enforce")
+    layout.write_policy(folder, settings, "enforce", 0.02)
     after = yaml.safe_load(folder.policy.read_text())
     assert (before.pop("mode"), after.pop("mode")) == ("recommend", "enforce")
     assert before == after
     assert after["jobs"][0]["pipeline"]["blocking_power_w"] == 70.38
 
 
-@pytest.mark.parametrize("line", ["max_slowdown: 2%", "max_iteration_time: 306ms"])
-def test_a_phase_begins_with_a_plan_for_its_own_target(line: str) -> None:
-    slo = target(Settings(sku=A100_SXM, slo=line))
-    asked = {
-        "max_slowdown_ratio": slo.max_slowdown,
-        "max_iteration_time_s": slo.max_iteration_time_s,
-        "deadline_s": slo.deadline_s(0.3),
-    }
+def test_a_phase_begins_with_a_plan_for_its_own_target() -> None:
+    asked = {"max_slowdown_ratio": 0.02, "deadline_s": 0.306}
     held = {"mode": "enforce", "slo": asked, "applied": {"deadline_s": 0.3061}}
-    assert holds(held, slo)
-    assert not holds({}, slo), "the controller does not answer"
-    assert not holds(held | {"applied": None}, slo), "default clocks"
-    assert not holds(held | {"applied": {"deadline_s": 0.301}}, slo), "the plan before"
-    assert not holds(held | {"applied": {"deadline_s": 0.345}}, slo), "a straggler is waited for"
-    assert not holds(held | {"mode": "recommend"}, slo)
-    before = {"max_slowdown_ratio": 0.0, "max_iteration_time_s": None, "deadline_s": 0.306}
-    assert not holds(held | {"slo": before}, slo), "the policy is not read yet"
+    assert holds(held, 0.02)
+    assert not holds({}, 0.02), "the controller does not answer"
+    assert not holds(held | {"applied": None}, 0.02), "default clocks"
+    assert not holds(held | {"applied": {"deadline_s": 0.301}}, 0.02), "the plan before"
+    assert not holds(held | {"applied": {"deadline_s": 0.345}}, 0.02), "a straggler is waited for"
+    assert not holds(held | {"mode": "recommend"}, 0.02)
+    before = {"max_slowdown_ratio": 0.0, "deadline_s": 0.306}
+    assert not holds(held | {"slo": before}, 0.02), "the policy is not read yet"
 
 
 def test_the_verdict_is_measured_and_unknown_is_null() -> None:
