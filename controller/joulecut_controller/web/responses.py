@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -13,8 +14,10 @@ JSON_TYPE = "application/json"
 
 
 def encode(value: Any) -> bytes:
-    """Compact JSON. What JSON cannot hold, NaN and infinities, is null."""
-    return msgspec.json.encode(value)
+    """Compact JSON. What JSON cannot hold, NaN and infinities, is null; NumPy's numbers and flags
+    are written as Python's.
+    """
+    return msgspec.json.encode(value, enc_hook=np.generic.item)
 
 
 def json_response(value: Any) -> Response:

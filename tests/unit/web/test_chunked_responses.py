@@ -4,13 +4,14 @@ import asyncio
 import http.client
 
 import large
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from serving import WAIT_S, Serving
 from starlette.types import Message
 
-from joulecut_controller.web.responses import CHUNK_BYTES, send_chunks
+from joulecut_controller.web.responses import CHUNK_BYTES, encode, send_chunks
 
 
 class Reader:
@@ -66,3 +67,8 @@ def test_answers_of_one_connection_follow_each_other(path: str) -> None:
         connection.close()
         assert set(map(len, bodies)) == {len(bodies[0])}
         assert len(bodies[0]) > 2 * CHUNK_BYTES
+
+
+def test_numbers_and_flags_of_numpy_are_written_as_pythons() -> None:
+    value = {"a": np.float64(1.5), "b": np.bool_(True), "c": np.float64("nan"), "d": np.int64(3)}
+    assert encode(value) == b'{"a":1.5,"b":true,"c":null,"d":3}'
