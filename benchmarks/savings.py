@@ -23,12 +23,12 @@ from joulecut_controller.trust.saving import saving
 TEN_MINUTES = math.exp(-ITERATION_S / 600.0)  # how long noise hangs together, as a correlation
 WORLDS = {
     "plain": World(),
-    "heat-sink": World(heat_sink_s=90.0, cooler_celsius=8.0),
+    "heat-sink": World(heat_sink_s=30.0, cooler_celsius=8.0),
     "day": World(saved_swing=0.05),
     "curriculum": World(phases=4),
     "scatter": World(noise=0.10, noise_memory=0.0),
     "all-four": World(
-        heat_sink_s=90.0,
+        heat_sink_s=30.0,
         cooler_celsius=8.0,
         saved_swing=0.05,
         phases=4,

@@ -1,6 +1,6 @@
 """Windows of a job with known truth: iterations drawn one by one, cut as a controller would.
 
-Made up, seeded. Schedule, warm-up and thermal time constant are the product's own. What moves: the
+Made up, seeded. Schedule and warm-up are the product's own. What moves: the
 room over the day (and with it leakage), the saving over the day and with the work, the job itself
 (a slow walk, steps, phases of a curriculum), noise of single iterations that hangs together, and
 slower noise that lasts for half an hour. Lower clocks cool the GPUs: part of the saving is less
@@ -13,7 +13,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule, slot_s
 from joulecut_controller.trust.window import MeasuredWindow
 
@@ -22,8 +21,6 @@ DAY_S = 86_400.0
 ITERATION_S = 5.0
 WINDOW_S = 300.0
 LEAKAGE_PER_CELSIUS = 0.0015  # of the energy
-SENSOR_SD_CELSIUS = 0.3  # of the mean over a job's GPUs, one pass
-SEEN_AFTER_S = 30.0  # a controller sees temperatures from here on after a change of clocks
 
 
 def is_drawn(schedule: SwitchbackSchedule, slot: int) -> bool:
@@ -87,9 +84,8 @@ def measured(
     """The windows, and what is true of their period."""
     world = world or World()
     chance = np.random.default_rng(seed)
-    warm_s = _warm_up(world, chance)
     schedule = SwitchbackSchedule(
-        f"{job}-{seed}", world.holdout, slot_s(WINDOW_S, ITERATION_S, 0.0, warm_s)
+        f"{job}-{seed}", world.holdout, slot_s(WINDOW_S, ITERATION_S, 0.0)
     )
     count = int(days * DAY_S / ITERATION_S)
     at_s = np.arange(count) * ITERATION_S
@@ -136,24 +132,13 @@ def measured(
             continue
         begun_s = offset_s + number * schedule.slot_s
         part = slice(
-            math.ceil((begun_s + warm_s) / ITERATION_S),
+            math.ceil((begun_s + WARM_UP_S) / ITERATION_S),
             math.floor((begun_s + schedule.slot_s) / ITERATION_S),
         )
         straddles = phase[part.start] != phase[part.stop - 1]  # dropped: its pace changed
         if not straddles:
             made.append(_window(job, part, number in held_slots, energy, times, celsius))
     return made, truth
-
-
-def _warm_up(world: World, chance: np.random.Generator) -> float:
-    """The warm-up once three hold-outs have shown the heat sink."""
-    at_s = np.arange(SEEN_AFTER_S, WINDOW_S + WARM_UP_S, ITERATION_S)
-    falls = world.cooler_celsius * np.exp(-at_s / world.heat_sink_s)
-    found = []
-    for _ in range(3):
-        seen = 60.0 - falls + chance.normal(0.0, SENSOR_SD_CELSIUS, len(at_s))
-        found.append(time_constant_s(list(zip(at_s.tolist(), seen.tolist(), strict=True))))
-    return warm_up_s(found)
 
 
 def _window(

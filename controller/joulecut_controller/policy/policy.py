@@ -187,10 +187,10 @@ class Verify:
         duration(above_zero=True),
         None,
         name="warm_up",
-        default="90s, or three measured time constants of the heat sinks",
+        default="90s",
         takes="1s to 10min",
-        meaning="time after a change of clocks that no window counts; give it where temperatures "
-        "are known to follow faster, as under liquid",
+        meaning="time after a change of clocks that no window counts: three time constants of the "
+        "heat sinks. Air-cooled ones have some 30 s, liquid-cooled ones less",
     )
 
 

@@ -31,6 +31,7 @@ from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, length
 from joulecut_controller.trust.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
+    WARM_UP_S,
     SwitchbackSchedule,
     clock_text,
     slot_s,
@@ -139,9 +140,6 @@ class _Job:
     paired: tuple[float, float, float] | None = None  # `saved.measured`
     opened: MeasuredWindow | None = None  # that both are of
 
-    def warm_up_s(self, verify: Verify) -> float:
-        return verify.warm_up_s or self.windows.warm_up_s
-
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
         later one of the cycle; never one that an earlier controller may have begun.
@@ -213,7 +211,7 @@ class DefaultWindows:
         text = f"no hold-out now: {job.text}" if job.text else coming
         return HoldoutsShown(
             share=share,
-            window_s=schedule.slot_s - job.warm_up_s(job.verify) if schedule else None,
+            window_s=schedule.slot_s - _warm_up_s(job.verify) if schedule else None,
             text=running.sentence if running and held_out else text,
             held_out=held_out,
             measuring="default" if held_out else job.windows.measuring,
@@ -324,7 +322,8 @@ class DefaultWindows:
         held_out = job.running is not None and job.running.asker == "holdout"
         if held_out or seen.iteration_s is None:
             return
-        verify, iteration_s, warm_up_s = seen.verify, seen.iteration_s, job.warm_up_s(seen.verify)
+        verify, iteration_s = seen.verify, seen.iteration_s
+        warm_up_s = _warm_up_s(verify)
         wanted_s = slot_s(verify.window_s, iteration_s, seen.dwell_s, warm_up_s)
         slim_s = slot_s(verify.window_s, SHRINK_RATIO * iteration_s, seen.dwell_s, warm_up_s)
         same = job.schedule is not None and verify == job.verify
@@ -458,7 +457,7 @@ class DefaultWindows:
             return None
         if seen.measured.straggling:
             return None
-        schedule, running, warm_up_s = job.schedule, job.running, job.warm_up_s(job.verify)
+        schedule, running, warm_up_s = job.schedule, job.running, _warm_up_s(job.verify)
         rested_s = seen.now_s - (job.lowered_s if arm == "default" else seen.measured.since_s)
         settled, ends_s, complete = (
             seen.measured.settled and held_s >= min(SETTLING_S, warm_up_s),
@@ -489,6 +488,10 @@ class DefaultWindows:
             complete,
             ends_s,
         )
+
+
+def _warm_up_s(verify: Verify) -> float:
+    return verify.warm_up_s or WARM_UP_S
 
 
 def _unsettled(seen: JobSeen) -> str:

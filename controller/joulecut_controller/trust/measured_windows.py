@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from joulecut_controller.chunk import Chunk
-from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
 from joulecut_controller.trust.saving import Saving, saving
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import Arm, MeasuredWindow
 
 SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
 COVERED_RATIO_MIN = 0.5  # of a complete window: less was interrupted, whatever by
-TRACE_KEPT = 512  # temperatures: eight minutes of a pass a second
 PEEK_S = 5.0  # how old figures of the open window may be
 ITERATIONS_MIN = 8  # fewer give no standard deviation
 ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
@@ -140,10 +138,8 @@ class MeasuredWindows:
         self._plan = PlanInForce(0)  # the newest
         self._ahead_s = 0.0  # of the wall clock, over the monotonic one
         self._peeked: tuple[float, MeasuredWindow | None] = (0.0, None)
-        self._trace: list[tuple[float, float]] = []  # since the clocks changed: seconds, degrees
         self.stale = True
         self.saving: Saving | None = None
-        self.warm_up_s = warm_up_s(())
         self.said = ""  # the newest complete window at default clocks, in words
         self.dropped = ""  # why there is none
         self._outcomes: Counter[tuple[Arm, str]] = Counter()
@@ -173,11 +169,8 @@ class MeasuredWindows:
                 counts = before.complete or (interrupted and not self.dropped)
                 ended = self._close(seen, why or ("stopped" if interrupted else ""), counts=counts)
         if mark is not None and self._open is None:
-            if before is None or before.since_s != mark.since_s:
-                self._trace = []
-                opened_s = mark.since_s
-            else:
-                opened_s = seen.now_s
+            begins = before is None or before.since_s != mark.since_s
+            opened_s = mark.since_s if begins else seen.now_s
             self._mark, self._plan = mark, seen.plan or self._plan
             self._open = _Sums(opened_s, len(seen.measured.locks))
             if why:
@@ -196,31 +189,27 @@ class MeasuredWindows:
         return self._peeked[1]
 
     def reckon(self, unix_s: float) -> None:
-        """Saving and warm-up from the last week's windows; unchanged where the store fails."""
+        """The saving from the last week's windows; unchanged where the store fails."""
         self.stale = False
         windows = self._book.windows(self._job, unix_s - SAVING_S)
         if windows is None:
             return
-        self.warm_up_s = warm_up_s(window.heat_sink_s for window in windows)
         try:
             self.saving = saving(windows)
         except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control
             self.saving = None
 
     def _take(self, seen: JobSeen) -> None:
-        sums, held_s = self._open, seen.now_s - seen.measured.since_s
+        sums = self._open
         assert sums is not None
         if seen.chunk is not None:
             sums.take(seen.chunk)
         shown = [seen.gpus[uuid].snapshot for uuid in seen.measured.locks if uuid in seen.gpus]
         celsius = [one.temperature_celsius for one in shown if one is not None]
         known = [one for one in celsius if one is not None]
-        if not known or len(known) < sums.gpus:
-            return
-        mean_celsius = statistics.fmean(known)
-        sums.celsius, sums.celsius_seen = sums.celsius + mean_celsius, sums.celsius_seen + 1
-        if held_s >= SETTLING_S and len(self._trace) < TRACE_KEPT:
-            self._trace.append((held_s, mean_celsius))
+        if known and len(known) >= sums.gpus:
+            sums.celsius += statistics.fmean(known)
+            sums.celsius_seen += 1
 
     def _made(self) -> MeasuredWindow | None:
         """The open window as far as it is; None where it has no figures."""
@@ -243,7 +232,6 @@ class MeasuredWindows:
             energy_j=mean_s * sums.energy_j / sums.energy_s if powered else 0.0,
             left_out=sums.left_out,
             temperature_celsius=sums.celsius / sums.celsius_seen if sums.celsius_seen else None,
-            heat_sink_s=time_constant_s(self._trace) if default else None,
             phase=mark.phase,
             predicted_time_s=plan.default_time_s if default else plan.time_s,
             predicted_energy_j=plan.default_energy_j if default else plan.energy_j,

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 # Three time constants of an air-cooled heat sink, some 30 s: 5 % of the change of temperature is
-# left then. `heat_sink` measures slower ones.
+# left then. A site with slower ones gives its own (`verify.warm_up`).
 WARM_UP_S = 90.0
 # Eight have a standard deviation. More make slots of long iterations longer, and intervals no
 # narrower: they have as many iterations at default clocks either way, and come twice as late.

@@ -1,11 +1,9 @@
 """When hold-outs begin and end, pass by pass, whatever comes between."""
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_states import job_state
@@ -80,7 +78,6 @@ class Bench:
     since_s: float = 1000.0
     turns: list[tuple[float, float]] = field(default_factory=list)  # begun, ended; monotonic
     power_w: float = 0.0
-    heat_sink_s: float = 0.0
     celsius: float = 60.0
     windows: DefaultWindows = field(init=False)
 
@@ -116,11 +113,8 @@ class Bench:
 
     def step(self) -> str:
         self.now_s += PASS_S
-        target = 66.0 if self.held else 60.0
-        left = math.exp(-PASS_S / self.heat_sink_s) if self.heat_sink_s else 0.0
-        self.celsius = target + (self.celsius - target) * left
-        leaks = 1.0 + LEAKAGE_PER_CELSIUS * (self.celsius - target)
-        self.power_w = len(WORLD.uuids) * (320.0 if self.held else 280.0) * leaks
+        self.celsius = 66.0 if self.held else 60.0
+        self.power_w = len(WORLD.uuids) * (320.0 if self.held else 280.0)
         inputs, observation = self._seen()
         applied = None if self.held or self.paused else _plan(self.job)
         seen = job_seen(
@@ -211,28 +205,11 @@ def test_hold_outs_begin_where_they_were_drawn_and_last_a_slot() -> None:
     assert {round(w.energy_j) for w in bench.memory.windows if w.arm == "plan"} == {560}
 
 
-def test_windows_wait_for_slow_heat_sinks() -> None:
-    """The first hold-out shows how slow they are; slots grow, and a restart knows it."""
-    bench = Bench(heat_sink_s=80.0)
-    bench.run(60 * SLOT_S)
-    bench.begin_anew()
-    bench.run(60 * SLOT_S)
-    default = [window for window in bench.memory.windows if window.arm == "default"]
-    assert len(default) >= 5
-    assert default[0].heat_sink_s == pytest.approx(80.0, rel=0.35)
-    for window in default[1:]:
-        begun_s = max(
-            begun_s for begun_s, _ in bench.turns if begun_s + bench.ahead_s < window.begun_unix_s
-        )
-        assert window.begun_unix_s - bench.ahead_s - begun_s >= 3.0 * 80.0
-        assert window.energy_j == pytest.approx(640.0, rel=3e-4)
-
-
 def test_a_warm_up_that_the_site_knows_makes_a_first_interval_come_in_minutes() -> None:
-    bench = Bench(verify=Verify(0.33, 45.0, warm_up_s=15.0), heat_sink_s=80.0)
+    bench = Bench(verify=Verify(0.33, 45.0, warm_up_s=15.0))
     bench.run(1500.0)
     shown = bench.shown()
-    assert shown.window_s == 45.0  # whatever temperatures say
+    assert shown.window_s == 45.0
     assert shown.saving.holdouts >= 3
     assert shown.saving.saved_ratio is not None
     usual = Bench()

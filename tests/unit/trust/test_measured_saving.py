@@ -18,7 +18,7 @@ HARD = World(
 # Noise that lasts for ten minutes.
 LASTING = World(noise=0.06, noise_memory=math.exp(-ITERATION_S / 600.0), holdout=0.2)
 FOUR = {
-    "heat sink": World(heat_sink_s=90.0, cooler_celsius=8.0),
+    "heat sink": World(heat_sink_s=30.0, cooler_celsius=8.0),
     "time of day": World(saved_swing=0.05),
     "curriculum": World(phases=4),
     "scatter": World(noise=0.10, noise_memory=0.0),
@@ -120,7 +120,7 @@ def test_noise_in_either_arm_leaves_no_bias() -> None:
 
 
 def test_a_heat_sink_leaves_no_bias() -> None:
-    """Of a week: with the usual warm-up it would be ten times as large."""
+    """Of a week, where the warm-up is three of its time constants."""
     quiet = replace(FOUR["heat sink"], noise=1e-4, slow_noise=0.0, steps_per_day=0.0)
     made_windows, truth = measured(6, 7.0, quiet)
     saved = known(saving(made_windows)).saved_ratio
