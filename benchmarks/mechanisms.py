@@ -15,8 +15,6 @@ Replaced = tuple[object, str, object]
 MECHANISMS: dict[str, tuple[Replaced, ...]] = {
     # Clocks from before a veto come back after it.
     "suspension": ((PlannerState, "after", lambda state, *_: state.at_default()),),
-    # The inferred work of a baseline explains what it takes.
-    "work": ((planner, "work_of", lambda *_: None),),
     # Plans keep the deadline under the job's jitter.
     "jitter": ((planner, "jitter_of", lambda *_: STILL),),
     # Better clocks wait until the held ones are measured, and keep the deadline with certainty.

@@ -156,21 +156,6 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowWork:
-    """Inferred work of a window's iterations (`observe.work`), where operations are reported.
-
-    `mean_s` and `sd_s` are of iteration times adjusted to the mean work of the first iterations,
-    `sd_ratio` is the relative standard deviation of the work, `operations_s` has the mean seconds
-    of one operation by GPU and kind over these first iterations.
-    """
-
-    mean_s: float
-    sd_s: float
-    sd_ratio: float
-    operations_s: Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
     """Measured iterations of a job in one phase, under one set of clocks (one plan generation, or
     default).
@@ -179,6 +164,7 @@ class Window:
     counters. `energy_j` is None while too few counter steps were seen. `operation_sd_ratio` and
     `gpu_sd_ratio` are relative standard deviations: of a single operation, and of all that one GPU
     does in an iteration; None where no operations were reported, or it was not kept.
+    `work_sd_ratio` is that of inferred work (`observe.work`), 0 where it is not known.
     """
 
     iterations: int
@@ -188,29 +174,12 @@ class Window:
     power_w: float | None
     operation_sd_ratio: float | None = None
     gpu_sd_ratio: float | None = None
-    work: WindowWork | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def adjusted_mean_s(self) -> float:
-        """Mean iteration time at equal work; as measured where the work is not known."""
-        return self.work.mean_s if self.work else self.time_mean_s
-
-    @property
-    def adjusted_sd_s(self) -> float:
-        return self.work.sd_s if self.work else self.time_sd_s
-
-    @property
-    def work_sd_ratio(self) -> float:
-        return self.work.sd_ratio if self.work else 0.0
-
-    @property
-    def operations_s(self) -> Mapping[str, Mapping[str, float]]:
-        return self.work.operations_s if self.work else {}
+    work_sd_ratio: float = 0.0
 
     @property
     def stderr_ratio(self) -> float:
-        """Relative standard error of `adjusted_mean_s`."""
-        return self.adjusted_sd_s / self.adjusted_mean_s / math.sqrt(max(1, self.iterations))
+        """Relative standard error of `time_mean_s`."""
+        return self.time_sd_s / self.time_mean_s / math.sqrt(max(1, self.iterations))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from serving import Serving
 
 from joulecut_controller.board import Board
 from joulecut_controller.plan.veto import Veto
-from joulecut_controller.view import WindowWork
 
 pytestmark = pytest.mark.browser
 
@@ -98,7 +97,7 @@ def test_phases_work_and_every_veto_are_told(browser: Browser) -> None:
     job = whole.jobs[0]
     baseline = job.view.measured.baseline
     assert baseline is not None
-    varied = replace(baseline, work=WindowWork(3.238, 0.01, 0.12, {}))
+    varied = replace(baseline, work_sd_ratio=0.12)
     against = (Veto("command", "paused by a person"), Veto("phase", "the job evaluates"))
     job = replace(job, view=changed(job.view, baseline=varied), vetoes=against)
     with Serving(replace(whole, jobs=(job,))) as served, opened(browser, served) as page:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
-from joulecut_controller.reference.reference import JUMP_MIN
+from joulecut_controller.reference.reference import JUMP_MIN, Answer
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import BaselineDrift, GpuShift, Window
 
@@ -47,10 +47,11 @@ class Baseline:
         measured_s = now_s - recalled.age_s if recalled else -math.inf
         self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
 
-    def measure(self, seen: Window, level: float, *, since_s: float, now_s: float) -> bool:
+    def measure(self, seen: Window, known: Answer | None, *, since_s: float, now_s: float) -> bool:
         """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
-        baseline now. `level` is the log time in seconds that default clocks take by the reference.
+        baseline now. `known` is what the reference says.
         """
+        level = known.default.mean if known else math.log(seen.time_mean_s)
         if self._since_s != since_s:
             self._since_s, self._earlier = since_s, self._iterations
         # A job of short runs adds them up.
@@ -121,23 +122,13 @@ def progress(iterations: int, current: Window | None) -> str:
 
 
 def _scaled(window: Window, ratio: float) -> Window:
-    """The window where iterations and their operations take `ratio` times as long, at the same
-    power.
-    """
-    work, energy_j = window.work, window.energy_j
-    if work is not None:
-        operations_s = {
-            uuid: {kind: ratio * busy_s for kind, busy_s in busy.items()}
-            for uuid, busy in work.operations_s.items()
-        }
-        mean_s, sd_s = ratio * work.mean_s, ratio * work.sd_s
-        work = replace(work, mean_s=mean_s, sd_s=sd_s, operations_s=operations_s)
+    """The window where iterations take `ratio` times as long, at the same power."""
+    energy_j = window.energy_j
     return replace(
         window,
         time_mean_s=ratio * window.time_mean_s,
         time_sd_s=ratio * window.time_sd_s,
         energy_j=None if energy_j is None else ratio * energy_j,
-        work=work,
     )
 
 

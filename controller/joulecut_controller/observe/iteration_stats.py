@@ -87,16 +87,8 @@ class _Referred:
         if self.since_s != since_s:
             self.since_s = since_s
             self.usual.settle()
+        one.work = self.work.factor(one.operations)
         return self.usual.take(math.log(one.duration_s), one)
-
-    def timed(self, one: Iteration) -> Timed:
-        factor = self.work.factor(one.operations)
-        return Timed(math.log(one.duration_s), math.log(factor) if factor else None)
-
-    def level(self) -> float | None:
-        """Log time in seconds that default clocks take; None until it is known."""
-        answer = self.answer(DEFAULT)
-        return answer.default.mean if answer else None
 
     def jump(self) -> float:
         """Log of the job's pace over that of the last call, where it jumped; else 0."""
@@ -404,9 +396,8 @@ class IterationStats:
         if seen is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
         self._see_default_clocks(track)
-        since_s, level = track.window.since_s, track.referred.level()
-        level = math.log(seen.time_mean_s) if level is None else level
-        if track.baseline.measure(seen, level, since_s=since_s, now_s=now_s):
+        since_s, known = track.window.since_s, track.referred.answer(DEFAULT)
+        if track.baseline.measure(seen, known, since_s=since_s, now_s=now_s):
             loads = track.window.loads()
             if loads is not track.loads_compared:  # nothing new otherwise
                 track.loads_compared = loads
@@ -524,13 +515,17 @@ def _chunk(
     return Chunk(
         at_s=confirmed[-1].arrived_s,
         setting=track.setting,
-        iterations=tuple(map(track.referred.timed, counted)),
+        iterations=tuple(map(_timed, counted)),
         begun_s=confirmed[0].began_s,
         ran=len(confirmed),
         left_out=left_out,
         energy_j=energy_j,
         energy_s=energy_s,
     )
+
+
+def _timed(one: Iteration) -> Timed:
+    return Timed(math.log(one.duration_s), math.log(one.work) if one.work else None)
 
 
 def _unloaded(track: _Track, fresh: list[Iteration], *, loads: bool) -> list[Iteration]:

@@ -13,8 +13,7 @@ from joulecut_controller.chunk import Judged
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.variance import OperationVariance, ratios
-from joulecut_controller.observe.work import InferredWork
-from joulecut_controller.view import GpuShift, Phase, StageLoad, Window, WindowWork
+from joulecut_controller.view import GpuShift, Phase, StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
@@ -29,9 +28,6 @@ CLOCKS_KEPT = 32
 REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
 BESIDE_PART = 0.5  # of an iteration: a job may leave data loading out of what it reports
 KINDS_MAX = 64  # of operations: as many as one report holds; the names are a job's own words
-WORK_ITERATIONS = (
-    64  # whose mean work times are adjusted to: the clocks' effect shows next to a change
-)
 LOAD_SAMPLES_MAX = 4096.0  # beyond it old samples fade, so that slow changes still show
 
 Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
@@ -50,6 +46,7 @@ class Iteration:
     peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may report twice
     span_s: float = 0.0  # of a mean over many iterations
     phase: Phase | None = None  # None where it is no usual iteration of any phase
+    work: float | None = None  # inferred, over that of the phase's first; None without operations
 
     @property
     def began_s(self) -> float:
@@ -120,7 +117,6 @@ class _Gpu:
     """One GPU: busy time, observed clocks, energy counter by time."""
 
     busy: Busy = field(default_factory=dict)
-    first: Busy = field(default_factory=dict)  # of the first WORK_ITERATIONS alone
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     samples: list[tuple[float, float]] = field(default_factory=list)
     measured: tuple[float, float] = (0.0, 0.0)  # joules, and seconds of training that they took
@@ -204,9 +200,7 @@ class MeasurementWindow:
         self.passes = 0
         self.begun = False  # an iteration has ended since then
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
-        self._works: deque[float] = deque(maxlen=ITERATIONS_KEPT)  # of the same iterations
-        self._work = InferredWork()
-        self._first_works: list[float] = []
+        self._works: deque[float] = deque(maxlen=ITERATIONS_KEPT)  # of those with operations
         self.gpu_shift: GpuShift | None = None  # the first since then
         self.paces = paces
         self._training = _TrainingTime(since_s)
@@ -239,35 +233,21 @@ class MeasurementWindow:
             self._durations_s.clear()
             self._works.clear()
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
-            self._first_works, self._loads = [], None
+            self._loads = None
         for one in judged.counted:
             self._add(one)
         return judged.counted
 
     def _add(self, one: Iteration) -> None:
-        factor = self._work.factor(one.operations)
-        work = factor if factor is not None else self._usual_work()
         self._durations_s.append(one.duration_s)
-        self._works.append(work)
+        if one.work is not None:
+            self._works.append(one.work)
         if self.gpu_shift is None:
             self.gpu_shift = self.paces.take(one.operations)
         self._training.reach(one)
         self._reach_s = max(self._reach_s, ENERGY_REACH_ITERATIONS * one.duration_s)
-        first = len(self._first_works) < WORK_ITERATIONS
-        if first:
-            self._first_works.append(work)
         for uuid, busy in one.operations.items():
-            self._gpus[uuid].add(busy, work)
-            if first:
-                _add(self._gpus[uuid].first, busy)
-
-    def _usual_work(self) -> float:
-        """Of iterations whose operations are not known: the mean of the others."""
-        return statistics.fmean(self._works) if self._works else 1.0
-
-    def _adjusted_s(self) -> list[float]:
-        """Iteration times at a work of 1."""
-        return [s / work for s, work in zip(self._durations_s, self._works, strict=True)]
+            self._gpus[uuid].add(busy, one.work or 1.0)
 
     def see(self, snapshots: Iterable[tuple[str, GpuSnapshot, float]]) -> bool:
         """Adds observed clocks and energy counters, each with its time; False where a new window
@@ -318,6 +298,7 @@ class MeasurementWindow:
         known = [power for power in powers if power is not None]
         power_w = sum(known) if len(known) == len(powers) else None  # a part is no sum
         operation, gpu = ratios(one.variance for one in self._gpus.values()) or (None, None)
+        works = list(self._works)[-newest:]
         return Window(
             iterations=len(times_s),
             time_mean_s=mean_s,
@@ -326,25 +307,9 @@ class MeasurementWindow:
             power_w=power_w,
             operation_sd_ratio=operation,
             gpu_sd_ratio=gpu,
-            work=self._work_of(newest),
-        )
-
-    def _work_of(self, newest: int) -> WindowWork | None:
-        """None where no operations are reported."""
-        operations_s = {
-            uuid: {kind: busy_s / count for kind, (busy_s, count) in one.first.items() if count}
-            for uuid, one in self._gpus.items()
-            if one.first
-        }
-        if not operations_s:
-            return None
-        works, first_work = list(self._works)[-newest:], statistics.fmean(self._first_works)
-        adjusted_s = [first_work * s for s in self._adjusted_s()[-newest:]]
-        return WindowWork(
-            mean_s=statistics.fmean(adjusted_s),
-            sd_s=statistics.stdev(adjusted_s),
-            sd_ratio=statistics.stdev(works) / statistics.fmean(works),
-            operations_s=operations_s,
+            work_sd_ratio=statistics.stdev(works) / statistics.fmean(works)
+            if len(works) > 1
+            else 0.0,
         )
 
     def clocks_mhz(self) -> dict[str, int]:

@@ -84,7 +84,7 @@ def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | No
     default = at_default(costs)
     if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
         return job
-    unlimited = replace(baseline, time_mean_s=default.iteration_time_s, work=None)
+    unlimited = replace(baseline, time_mean_s=default.iteration_time_s)
     return replace(job, measured=replace(job.measured, baseline=unlimited, reference=None))
 
 

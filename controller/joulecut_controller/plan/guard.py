@@ -332,7 +332,7 @@ def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check, *, limi
     if not 0.0 <= forecast.gap_ratio <= GAP_RATIO_MAX:  # not a number too
         return f"the gap of {forecast.gap_ratio:.0%} to the lower bound is absurd"
     assert job.measured.baseline is not None  # `_evidence`
-    default_s, current = job.measured.baseline.adjusted_mean_s, job.measured.current
+    default_s, current = job.measured.baseline.time_mean_s, job.measured.current
     if current is not None:  # its work may be less, and its clocks are no faster than default ones
         default_s = min(default_s, current.time_mean_s)
     if not limited and forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):

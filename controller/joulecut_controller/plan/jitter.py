@@ -57,7 +57,7 @@ def jitter_of(job: JobState, held: Jitter | None) -> Jitter:
 
 
 def _iteration(window: Window) -> float:
-    return window.adjusted_sd_s / window.adjusted_mean_s
+    return window.time_sd_s / window.time_mean_s
 
 
 def _operation(window: Window, pipeline: Pipeline) -> float:

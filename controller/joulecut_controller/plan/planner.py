@@ -59,7 +59,6 @@ from joulecut_controller.plan.planning_input import (
 from joulecut_controller.plan.solver_cache import Asking, Question, Soon
 from joulecut_controller.plan.steps import Marks, Steps, marked_steps, timed_steps
 from joulecut_controller.plan.veto import Veto, first, releases
-from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.pipeline import EVALUATION
@@ -183,8 +182,7 @@ def _within_reach(inputs: PlanningInput, state: PlannerState, costs: Costs) -> A
     job, baseline = inputs.job, inputs.job.measured.baseline
     assert baseline is not None
     default = at_default(costs)
-    work = work_of(baseline, costs, default) or 1.0
-    unexplained = _unexplained(job, work * default.iteration_time_s)
+    unexplained = _unexplained(job, default.iteration_time_s)
     if unexplained:
         return _give_back(state, "explained", unexplained)
     base_s, deadline_s = inputs.default_s, inputs.deadline_s
@@ -466,8 +464,8 @@ def _unexplained(job: JobState, modelled_s: float) -> str:
     assert baseline is not None
     if profile is not None and profile.predicted:
         return ""  # its level is the job's own
-    measured_s, beside = baseline.adjusted_mean_s, BESIDE_RATIO_MAX
-    least = EXPLAINED_RATIO + DOUBT_STDERRS * baseline.stderr_ratio
+    measured_s, beside = baseline.time_mean_s, BESIDE_RATIO_MAX
+    least = EXPLAINED_RATIO + DOUBT_STDERRS * baseline.stderr_ratio + baseline.work_sd_ratio
     if not job.measured.time_ratios:
         modelled_s *= job.measured.drift.moved_ratio  # since the graph was first compared
         beside = RATE_BESIDE_RATIO_MAX

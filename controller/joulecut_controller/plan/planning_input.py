@@ -54,15 +54,15 @@ class PlanningInput:
         if baseline is None:
             return math.inf
         if known is None or self.allotted_s is not None:  # power limits slow what it follows
-            return baseline.adjusted_mean_s
-        scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s
+            return baseline.time_mean_s
+        scatter = baseline.time_sd_s / baseline.time_mean_s
         return math.exp(known.default.mean + scatter**2 / 2.0)  # of a log-normal distribution
 
     @property
     def beyond_mean_s(self) -> float:
         """How far the statistic of the target is above the mean, at default clocks."""
         baseline = self.job.measured.baseline
-        return self.job.policy.slo.beyond_mean_s(baseline.adjusted_sd_s) if baseline else 0.0
+        return self.job.policy.slo.beyond_mean_s(baseline.time_sd_s) if baseline else 0.0
 
     @property
     def deadline_s(self) -> float:

@@ -6,7 +6,7 @@ solver answer as for a measured profile. Pure.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,6 @@ from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate
 from joulecut_controller.plan.plan import Band
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
-from joulecut_controller.plan.work import HALVES
 from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.estimate.estimator import NOMINAL, Estimator, Subject
 from joulecut_engine.estimate.other_jobs import FORM_HALF, DefaultWork
@@ -29,6 +28,14 @@ RELATIVE: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input": 1.0, 
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 PROFILE_CLOCKS = 9  # one every twentieth of the clock, so that measured ones soon outweigh it
 SOURCE = "predicted from other jobs"
+HALVES = ("input", "weight")  # of a backward
+
+
+def covered(kind: str, reported: Set[str]) -> tuple[str, ...]:
+    """The kinds of operation that a reported kind stands for. A job that does not tell the halves
+    of a backward apart reports them as one.
+    """
+    return (kind, *HALVES) if kind == "backward" and reported.isdisjoint(HALVES) else (kind,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ def default_works(job: JobState, gpus: Mapping[str, GpuView]) -> DefaultWorks | 
     times_s = _times_s(pipeline, shown)
     detailed = times_s is not None
     if times_s is None:
-        times_s = _by_rate(pipeline, baseline.adjusted_mean_s)
+        times_s = _by_rate(pipeline, baseline.time_mean_s)
     made: dict[tuple[int, Kind], DefaultWork] = {}
     for stage, own in enumerate(placed):
         gpu = gpus.get(own[0].uuid)
@@ -103,7 +110,7 @@ def default_works(job: JobState, gpus: Mapping[str, GpuView]) -> DefaultWorks | 
         keys = keys_of(pipeline, stage, by_part=False)
         count = pipeline.microbatches * pipeline.chunks
         busy_s = count * sum(times_s[key] for key in keys)
-        whole_s = max(busy_s, baseline.adjusted_mean_s)
+        whole_s = max(busy_s, baseline.time_mean_s)
         working_w = (power_w[stage] * whole_s - blocking_w * (whole_s - busy_s)) / busy_s
         for key in keys:
             made[key] = DefaultWork(

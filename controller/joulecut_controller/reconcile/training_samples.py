@@ -8,11 +8,10 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Fresh
-from joulecut_controller.plan.work import covered
+from joulecut_controller.plan.predicted import covered
 from joulecut_controller.view import GpuView, JobState, Measured, StageLoad, Window
 from joulecut_engine.estimate.estimator import Estimator, Prediction, Sample, Subject
 from joulecut_engine.graph.pipeline import Kind, Pipeline
@@ -58,7 +57,7 @@ def teach(
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
     fresh = _in_turn([load for load in new.loads if _of_one_clock(gpus.get(load.uuid), load)], turn)
     taught = {load.uuid for load in fresh}
-    power_w = {load.uuid: load.power_w for load in job.measured.loads if load.uuid in taught}
+    whole = {load.uuid: load for load in job.measured.loads if load.uuid in taught}
     samples: list[Sample] = []
     power_errors: list[float] = []
     weight = min(float(new.loaded), SAMPLE_WEIGHT_MAX)
@@ -80,9 +79,9 @@ def teach(
     for load in fresh:
         work, known = work_of[load.stage], known_of[load.uuid]
         slower = {key: ratio / common for key, ratio in ratios_of[load.uuid].items()}
-        shown = job.measured.current.operations_s.get(load.uuid) if job.measured.current else None
-        usual = _time_ratios(replace(load, busy_s=shown or load.busy_s), work, known, pipeline)
-        hot = _power_ratio(job, work, power_w.get(load.uuid), known, usual)
+        held = whole.get(load.uuid, load)
+        usual = _time_ratios(held, work, known, pipeline)
+        hot = _power_ratio(job, work, held.power_w, known, usual)
         if hot is not None:
             power_errors.append(abs(1.0 / hot - 1.0))
         # A predicted profile takes times as they are: its level is not known to the estimator.
@@ -210,7 +209,7 @@ def _power_ratio(
     slower: Mapping[tuple[int, Kind], float],
 ) -> float | None:
     """Measured over predicted power of a GPU while it works, waiting taken off. `slower` are the
-    ratios of operation times in the same iterations as the job's adjusted time.
+    ratios of operation times over the whole window.
     """
     current = job.measured.current
     if power_w is None or current is None or slower.keys() != work.keys():
@@ -220,8 +219,8 @@ def _power_ratio(
         worked_s = work[key] * ratio * float(known[key].time_s[0])
         busy_s += worked_s
         working_j += worked_s * float(known[key].power_w[0])
-    waiting_s = max(0.0, current.adjusted_mean_s - busy_s)
-    drawn_j = power_w * current.adjusted_mean_s - job.policy.blocking_power_w * waiting_s
+    waiting_s = max(0.0, current.time_mean_s - busy_s)
+    drawn_j = power_w * current.time_mean_s - job.policy.blocking_power_w * waiting_s
     return drawn_j / working_j if drawn_j > 0 and working_j > 0 else None
 
 

@@ -9,7 +9,7 @@ from life import LifeWorld, Phase
 
 from joulecut_controller.observe.iteration_stats import Fresh
 from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.view import JobState, Measured, Placement, StageLoad, Window, WindowWork
+from joulecut_controller.view import JobState, Measured, Placement, StageLoad, Window
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Kind
@@ -31,7 +31,6 @@ def _learnt(seed: int, spread: float, longer: float) -> tuple[float, float]:
     own = [chance.gauss(1.0, 0.01) for _ in range(STAGES)]
     estimator = OnlineEstimator({policy.name: profile})
     uuids = tuple(f"GPU-{stage}" for stage in range(STAGES))
-    window = WindowWork(mean_s=1.0, sd_s=0.01, sd_ratio=spread, operations_s={})
 
     def predicted_s(stage: int, kind: Kind, clock_mhz: int) -> float:
         found = estimator.predict(Subject(policy.name, uuids[stage], stage, kind), (clock_mhz,))
@@ -63,7 +62,7 @@ def _learnt(seed: int, spread: float, longer: float) -> tuple[float, float]:
                 for stage, uuid in enumerate(uuids)
             )
             measured = Measured(
-                current=Window(64, 1.0, spread, None, None, work=window), loads=loads
+                current=Window(64, 1.0, spread, None, None, work_sd_ratio=spread), loads=loads
             )
             placement = Placement(tuple((uuid,) for uuid in uuids), 0.0, 10.0)
             job = JobState(policy, placement, measured)
