@@ -7,8 +7,7 @@ the breaker suspects a plan, and now and then. They take at most `SHARE_MAX` of 
 long run. The planner suspends its plan meanwhile. A new phase needs none: its baseline is measured
 before it has a plan.
 
-Default clocks draw more power, so jobs take turns. A restarted controller does not catch up on
-hold-outs that it missed.
+A restarted controller does not catch up on hold-outs that it missed.
 """
 
 import math
@@ -36,19 +35,14 @@ from joulecut_controller.trust.switchback import (
     clock_text,
     slot_s,
 )
-from joulecut_controller.trust.window import Arm, MeasuredWindow
+from joulecut_controller.trust.window import Arm
 from joulecut_controller.view import BaselineDrift, GpuView
 
 Asker = Literal["holdout", "shift", "breaker", "doubt"]
 ASKERS: tuple[Asker, ...] = get_args(Asker)
-AT_ONCE: frozenset[Asker] = frozenset(("shift", "breaker"))  # these wait for no turn
 
 SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
 SHORT_SAVED = 2.0  # a phase of other work, as an evaluation, is measured when it begins and ends
-# Of the GPUs of all enforced jobs: twice what default windows take in the long run, so that all
-# have a turn.
-CROWD_RATIO = 2.0
-LATE_RATIO = 2.0  # of its expected time: a window that lasts longer takes no turn from others
 FIRST_S = 60.0  # a new leader's plans and leases come first
 CHUNK_S = 300.0  # of a window without a schedule
 # Windows ahead of its share that a job has while clocks slow it by more than was planned.
@@ -64,7 +58,6 @@ class DefaultWindow:
     shape: str
     phase: str
     ends_s: float
-    late_s: float
     generation: int
     slot: int = 0
 
@@ -135,10 +128,7 @@ class _Job:
     spent_s: dict[Asker, float] = field(default_factory=dict)
     measured_s: float = -math.inf  # default clocks, last
     enforced: bool = False
-    gpus: int = 0
     text: str = ""
-    paired: tuple[float, float, float] | None = None  # `saved.measured`
-    opened: MeasuredWindow | None = None  # that both are of
 
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
@@ -240,13 +230,9 @@ class DefaultWindows:
         job = self._jobs.get(name)
         if job is None:
             return Account()
-        opened = job.windows.peek(job.seen_s)
-        if opened is None or opened is not job.opened:
-            job.opened, job.paired = opened, job.saved.measured(opened)
-        shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
+        shown = job.saved.measured() if self._asked.get(name, 0.0) > 0.0 else None
         measured_j, promised_j, known_ratio = shown or (None, None, None)
-        predicted_j = job.saved.predicted_j
-        return Account(predicted_j, measured_j, promised_j, known_ratio)
+        return Account(job.saved.predicted_j, measured_j, promised_j, known_ratio)
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -260,10 +246,7 @@ class DefaultWindows:
         """Time passed: on the account of the running window, and as credit for short ones."""
         passed_s, job.seen_s = seen.now_s - job.seen_s, seen.now_s
         job.measured_s = seen.measured.drift.measured_s
-        job.enforced, job.gpus = (
-            seen.enforced and seen.iteration_s is not None,
-            len(seen.measured.locks),
-        )
+        job.enforced = seen.enforced and seen.iteration_s is not None
         if seen.lowered:
             job.lowered_s = seen.now_s
             # Waiting for a straggler has no default window beside it, and counts nowhere.
@@ -349,7 +332,6 @@ class DefaultWindows:
         if not job.due(schedule, unix_s, seen.now_s):
             return ""
         why = "" if resumed is not None else _unsettled(seen)
-        why = why or ("" if self._has_turn(job, seen.now_s) else "other jobs run at default clocks")
         if why:
             return why
         slot = schedule.slot(unix_s)
@@ -366,7 +348,6 @@ class DefaultWindows:
             seen.shape,
             seen.measured.phase.key,
             ends_s=seen.now_s + until_unix_s - unix_s,
-            late_s=seen.now_s + LATE_RATIO * schedule.slot_s,
             generation=generation,
             slot=slot,
         )
@@ -389,7 +370,7 @@ class DefaultWindows:
         if (job.credit_s or 0.0) + ahead_s < expected_s:
             return
         asker, why = self._asks(job, seen)
-        if asker is None or (asker not in AT_ONCE and not self._has_turn(job, seen.now_s)):
+        if asker is None:
             return
         sentence = f"default clocks for {ITERATIONS} iterations: {why}"
         job.running = DefaultWindow(
@@ -398,7 +379,6 @@ class DefaultWindows:
             seen.shape,
             seen.measured.phase.key,
             ends_s=math.inf,
-            late_s=seen.now_s + LATE_RATIO * expected_s,
             generation=seen.plan.generation if seen.plan else 0,
         )
 
@@ -413,18 +393,6 @@ class DefaultWindows:
         if not seen.doubt or seen.now_s - max(job.since_s, job.measured_s) < FIRST_S:
             return None, ""
         return "doubt", seen.doubt
-
-    def _has_turn(self, job: _Job, now_s: float) -> bool:
-        """Whether a window may begin beside those of other jobs: never of all jobs at once."""
-        enforced = {name: one for name, one in self._jobs.items() if one.enforced}
-        others = [one for one in enforced.values() if one is not job]
-        held = [one for one in others if one.running and now_s < one.running.late_s]
-        if len(held) == len(others) > 0:
-            return False
-        entitled = sum(
-            (SHARE_MAX + self._asked.get(name, 0.0)) * one.gpus for name, one in enforced.items()
-        )
-        return sum(one.gpus for one in held) < CROWD_RATIO * entitled
 
     # -- windows ---------------------------------------------------------------------------
 

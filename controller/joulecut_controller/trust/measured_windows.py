@@ -21,7 +21,6 @@ from joulecut_controller.trust.window import Arm, MeasuredWindow
 
 SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
 COVERED_RATIO_MIN = 0.5  # of a complete window: less was interrupted, whatever by
-PEEK_S = 5.0  # how old figures of the open window may be
 ITERATIONS_MIN = 8  # fewer give no standard deviation
 ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
 LEFT_OUT_RATIO_MAX = 0.25  # of the iterations; with more no duration is usual
@@ -137,7 +136,6 @@ class MeasuredWindows:
         self._open: _Sums | None = None
         self._plan = PlanInForce(0)  # the newest
         self._ahead_s = 0.0  # of the wall clock, over the monotonic one
-        self._peeked: tuple[float, MeasuredWindow | None] = (0.0, None)
         self.stale = True
         self.saving: Saving | None = None
         self.said = ""  # the newest complete window at default clocks, in words
@@ -182,12 +180,6 @@ class MeasuredWindows:
         mark = self._mark
         return mark is not None and mark.complete and (mark.arm, mark.part) == (arm, part)
 
-    def peek(self, now_s: float) -> MeasuredWindow | None:
-        """The open window as far as it is; None without figures."""
-        if now_s - self._peeked[0] >= PEEK_S or now_s < self._peeked[0]:
-            self._peeked = (now_s, self._made())
-        return self._peeked[1]
-
     def reckon(self, unix_s: float) -> None:
         """The saving from the last week's windows; unchanged where the store fails."""
         self.stale = False
@@ -211,8 +203,8 @@ class MeasuredWindows:
             sums.celsius += statistics.fmean(known)
             sums.celsius_seen += 1
 
-    def _made(self) -> MeasuredWindow | None:
-        """The open window as far as it is; None where it has no figures."""
+    def so_far(self) -> MeasuredWindow | None:
+        """The open window; None where it has no figures."""
         mark, sums, plan = self._mark, self._open, self._plan
         if mark is None or sums is None or len(sums.times_s) < ITERATIONS_MIN:
             return None
@@ -241,7 +233,7 @@ class MeasuredWindows:
         )
 
     def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> MeasuredWindow | None:
-        mark, sums, made = self._mark, self._open, self._made()
+        mark, sums, made = self._mark, self._open, self.so_far()
         assert mark is not None
         assert sums is not None
         if counts:
@@ -251,7 +243,6 @@ class MeasuredWindows:
             if mark.arm == "default":
                 self.dropped = REASONS[outcome] if outcome else ""
         self._mark = self._open = None
-        self._peeked = (0.0, None)
         return made
 
     def _kept(self, mark: Mark, sums: _Sums, made: MeasuredWindow | None) -> str:

@@ -9,7 +9,7 @@ the sum. Neither predictor nor inferred work has a part in it. Pure.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class SavedEnergy:
         self._plans: deque[MeasuredWindow] = deque()
         self._defaults: deque[MeasuredWindow] = deque(maxlen=DEFAULTS_KEPT)
         # Joules saved, joules predicted and seconds that no default window to come changes.
-        self._settled = (0.0, 0.0, 0.0)
+        self._settled = self._paired = (0.0, 0.0, 0.0)  # the latter of all windows
 
     def promise(self, plan: PlanInForce, iterations: int) -> None:
         """What a plan's forecast says of iterations under it."""
@@ -48,23 +48,23 @@ class SavedEnergy:
         """A window that ended."""
         if window.arm == "default":
             self._defaults.append(window)
-            return
-        self._plans.append(window)
+        else:
+            self._plans.append(window)
         if len(self._plans) > PLANS_KEPT:
             self._settled = self._totals([self._plans.popleft()])
+        self._paired = self._totals(self._plans)
 
-    def measured(self, opened: MeasuredWindow | None = None) -> tuple[float, float, float] | None:
+    def measured(self) -> tuple[float, float, float] | None:
         """Joules saved, signed, what plans promised of the same windows, and their share of the
-        time under plans; None where nothing was paired. `opened` is the window that is open.
+        time under plans; None where nothing was paired.
         """
-        begun = [opened] if opened and opened.arm == "plan" else []
-        saved_j, predicted_j, known_s = self._totals([*self._plans, *begun])
+        saved_j, predicted_j, known_s = self._paired
         if not known_s:
             return None
         share = min(1.0, known_s / self.controlled_s) if self.controlled_s > 0.0 else 0.0
         return saved_j, predicted_j, share
 
-    def _totals(self, given: Sequence[MeasuredWindow]) -> tuple[float, float, float]:
+    def _totals(self, given: Iterable[MeasuredWindow]) -> tuple[float, float, float]:
         """Of what is settled, and of the windows whose phase has default windows that are precise
         enough.
         """

@@ -1,20 +1,17 @@
-"""Short default windows: the share of time that they take, and who has a turn."""
+"""Short default windows: who asks for them, and the share of time that they take."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import JobPolicy, Slo
 from joulecut_controller.trust.default_windows import (
-    CROWD_RATIO,
     FIRST_S,
     OVERDRAWN,
     DefaultWindows,
 )
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
-from joulecut_controller.trust.short_window import SHARE_MAX, length_s
+from joulecut_controller.trust.short_window import length_s
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_controller.view import BaselineDrift, GpuShift, JobState, Measured, Placement, Window
 
@@ -139,58 +136,6 @@ def test_clocks_that_slow_the_others_are_given_back_at_once_a_few_windows_ahead(
 
 def test_a_job_without_doubt_is_left_alone() -> None:
     assert not any(looked(1.0, 7200))
-
-
-@settings(max_examples=12)
-@given(
-    jobs=st.lists(st.tuples(st.floats(1.0, 6.0), st.integers(1, 64)), min_size=1, max_size=14),
-    ages_s=st.none() | st.lists(st.floats(0.0, 3.0 * EVERY_S), min_size=14, max_size=14),
-    new_leader=st.integers(0, 80),
-)
-def test_jobs_take_turns_and_none_waits_long(
-    jobs: list[tuple[float, int]], ages_s: list[float] | None, new_leader: int
-) -> None:
-    """However old their baselines are at first, and whenever another controller takes over."""
-    running = [Job(f"job{i}", iteration_s, gpus) for i, (iteration_s, gpus) in enumerate(jobs)]
-    looks = windows_of(*running)
-    for job, age_s in zip(running, ages_s or [], strict=False):
-        job.measured_s = -age_s
-    sizes = [len(job.uuids) for job in running]
-    longest_s = max(length_s(job.iteration_s) for job in running) + 2.0 * PASS_S
-    waits_s = longest_s / (CROWD_RATIO * SHARE_MAX) + FIRST_S
-    for turn in range(160):
-        now_s = turn * PASS_S
-        if turn == new_leader:
-            looks = windows_of(*running)
-            for job in running:
-                job.held = False
-        for job in running:
-            due_s = max(0.0, job.measured_s + EVERY_S)
-            doubt = DOUBT if now_s >= due_s else ""
-            was_held, opened = job.held, job.step(looks, now_s, doubt=doubt)
-            begun = opened and not was_held
-            assert not begun or now_s >= due_s, "sooner than needed"
-            late_s = now_s - max(due_s, new_leader * PASS_S if turn >= new_leader else 0.0)
-            assert opened or was_held or late_s <= waits_s, "it never has a turn"
-        together = sum(size for job, size in zip(running, sizes, strict=True) if job.held)
-        assert together < CROWD_RATIO * SHARE_MAX * sum(sizes) + max(sizes)
-        assert len(running) == 1 or together < sum(sizes), "all at once"
-
-
-def test_a_window_that_lasts_takes_no_turn_from_others() -> None:
-    stuck, other = Job("stuck"), Job("other")
-    windows = windows_of(stuck, other)
-    stuck.silent = True
-    begun_s = [
-        float(now_s)
-        for now_s in range(int(EVERY_S) + 200)
-        if (
-            stuck.step(windows, now_s, doubt=DOUBT),
-            other.step(windows, now_s, doubt=DOUBT),
-        )[1]
-    ]
-    assert stuck.held
-    assert begun_s
 
 
 @pytest.mark.parametrize(
