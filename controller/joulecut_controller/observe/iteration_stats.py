@@ -55,7 +55,6 @@ SHORTEST_S = 0.001  # of an iteration; a wrong one must not divide by zero
 PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
 PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
 DEFAULT_CLOCK_STEP = 0.015  # default clocks vary by a step of the table
-UNLOADED_MAX = 16  # iterations whose loads are taken together; a sample weighs 20 at most
 SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
 
@@ -114,8 +113,6 @@ class _Track:
     locks: dict[str, int] = field(default_factory=dict)
     schedule: Schedule = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
-    unloaded: list[Iteration] = field(default_factory=list)  # of `window`, not in `fresh` yet
-    unloaded_of: MeasurementWindow | None = None
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     runs: int = 0
     seen_s: float = -math.inf  # of the newest readings of all GPUs
@@ -267,6 +264,7 @@ class IterationStats:
         known = not (track.straggling or track.external_locks.text(gpus))
         if track.external_locks.moving:  # the clock of these iterations is unknown
             fresh, chunk = [], None
+            track.window.fresh_loads()
         if chunk is not None and chunk.iterations and known:
             track.referred.reference.take(chunk)
         shifted = track.window.gpu_shift if track.baseline.window is not None else None
@@ -285,11 +283,11 @@ class IterationStats:
             self._see_baseline(track, stages, groups, now_s)
         if track.window.iterations >= READY and held:
             self._see_lowest(track, gpus)
-        unloaded = _unloaded(track, fresh, loads=loads)
+        fresh_loads, loaded = track.window.fresh_loads() if loads else ((), 0)
         fresh_now = Fresh(
             chunk=chunk,
-            loads=track.window.loads_of(unloaded),
-            loaded=len(unloaded),
+            loads=fresh_loads,
+            loaded=loaded,
             reported=tuple(track.ended(one) for one in track.reported),
             gpu_shift=shifted,
         )
@@ -526,18 +524,6 @@ def _chunk(
 
 def _timed(one: Iteration) -> Timed:
     return Timed(math.log(one.duration_s), math.log(one.work) if one.work else None)
-
-
-def _unloaded(track: _Track, fresh: list[Iteration], *, loads: bool) -> list[Iteration]:
-    """The iterations to take the loads of now: those since that was done last."""
-    if track.unloaded_of is not track.window:
-        track.unloaded, track.unloaded_of = [], track.window
-    track.unloaded += fresh
-    if not loads:
-        del track.unloaded[:-UNLOADED_MAX]
-        return []
-    due, track.unloaded = track.unloaded, []
-    return due
 
 
 def shape_in(shape: str, phase: Phase) -> str:

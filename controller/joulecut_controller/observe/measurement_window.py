@@ -117,6 +117,7 @@ class _Gpu:
     """One GPU: busy time, observed clocks, energy counter by time."""
 
     busy: Busy = field(default_factory=dict)
+    fresh: Busy = field(default_factory=dict)  # since the last call of `fresh_loads`
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     samples: list[tuple[float, float]] = field(default_factory=list)
     measured: tuple[float, float] = (0.0, 0.0)  # joules, and seconds of training that they took
@@ -135,6 +136,7 @@ class _Gpu:
         elif "forward" in busy and "input" in busy:
             self.variance.add(alike["forward"], alike["input"])
         _add(self.busy, busy)
+        _add(self.fresh, busy)
 
     def see(self, taken_s: float, counter_j: float) -> bool:
         """A sample of the energy counter; False where it fell."""
@@ -199,6 +201,7 @@ class MeasurementWindow:
         self.since_s = since_s
         self.passes = 0
         self.begun = False  # an iteration has ended since then
+        self._fresh = 0  # iterations in `fresh` of the GPUs
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._works: deque[float] = deque(maxlen=ITERATIONS_KEPT)  # of those with operations
         self.gpu_shift: GpuShift | None = None  # the first since then
@@ -233,12 +236,13 @@ class MeasurementWindow:
             self._durations_s.clear()
             self._works.clear()
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
-            self._loads = None
+            self._loads, self._fresh = None, 0
         for one in judged.counted:
             self._add(one)
         return judged.counted
 
     def _add(self, one: Iteration) -> None:
+        self._fresh += 1
         self._durations_s.append(one.duration_s)
         if one.work is not None:
             self._works.append(one.work)
@@ -331,15 +335,16 @@ class MeasurementWindow:
             self._loads = tuple(found)
         return self._loads
 
-    def loads_of(self, iterations: Iterable[Iteration]) -> tuple[StageLoad, ...]:
-        """The same of only these iterations, where the clock they ran at was seen."""
-        sums: dict[str, Busy] = {}
-        for one in iterations:
-            for uuid, busy in one.operations.items():
-                _add(sums.setdefault(uuid, {}), busy)
-        made = (
-            self._gpus[uuid].load(uuid, self._stage_of[uuid], busy, None)
-            for uuid, busy in sorted(sums.items())
-            if self._gpus[uuid].clocks_mhz
-        )
-        return tuple(filter(None, made))
+    def fresh_loads(self) -> tuple[tuple[StageLoad, ...], int]:
+        """The same of the iterations since the last call, where the clock they ran at was seen, and
+        how many they are.
+        """
+        made = [
+            gpu.load(uuid, self._stage_of[uuid], gpu.fresh, None)
+            for uuid, gpu in sorted(self._gpus.items())
+            if gpu.clocks_mhz
+        ]
+        for gpu in self._gpus.values():
+            gpu.fresh = {}
+        count, self._fresh = self._fresh, 0
+        return tuple(filter(None, made)), count
