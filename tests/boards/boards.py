@@ -14,7 +14,7 @@ from joulecut_controller.board import Board, JobBoard, Learnt
 from joulecut_controller.plan.plan import Action, ClockReason, Forecast, FrontierPoint, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
-from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
+from joulecut_controller.trust.advisable import Verdict, verdict
 from joulecut_controller.trust.default_windows import Account, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.saving import Saving
@@ -245,11 +245,7 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         holdout=holdout() if enforced else None,
         advisable=None
         if enforced
-        else verdict(
-            Recommendation(
-                planned=True, slack=0.004, baseline=True, time_error=0.031, power_error=0.011
-            )
-        ),
+        else verdict(planned=True, slack=0.004, baseline=True, time_error=0.031, power_error=0.011),
     )
 
 

@@ -13,7 +13,7 @@ from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.savings.stored import read_windows
-from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
+from joulecut_controller.trust.advisable import Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import KEPT_S, TOPIC, MeasuredWindow, to_json
 from joulecut_controller.view import Measured
@@ -97,17 +97,15 @@ def advice_to_enforce(shown: JobBoard) -> Verdict | None:
         slack = 1.0 - plan.forecast.iteration_time_s / plan.deadline_s
         slack = max(0.0, slack) if slack > -ROUNDING else slack
     return verdict(
-        Recommendation(
-            planned=plan is not None and not plan.changes_nothing,
-            slack=slack,
-            baseline=job.measured.baseline is not None,
-            time_error=shown.predict_error_time_ratio,
-            power_error=shown.predict_error_power_ratio,
-            saved=saving.saved_ratio if saving else None,
-            holdouts=saving.holdouts if saving else 0,
-            doubt=job.placement.complaint or job.hindrance or job.measured.external_lock,
-            ranks=_RANKS[policy.ranks],
-        )
+        planned=plan is not None and not plan.changes_nothing,
+        slack=slack,
+        baseline=job.measured.baseline is not None,
+        time_error=shown.predict_error_time_ratio,
+        power_error=shown.predict_error_power_ratio,
+        saved=saving.saved_ratio if saving else None,
+        holdouts=saving.holdouts if saving else 0,
+        doubt=job.placement.complaint or job.hindrance or job.measured.external_lock,
+        ranks=_RANKS[policy.ranks],
     )
 
 

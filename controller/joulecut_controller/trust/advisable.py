@@ -6,7 +6,6 @@ time show what plans of this job saved, that counts as well. What happens at clo
 stays predicted. Pure.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from joulecut_controller.trust.interval import Interval
@@ -15,26 +14,6 @@ from joulecut_controller.trust.interval import Interval
 # unexplained (3 %) in time; in power a usual saving must stay clearly above it.
 TIME_ERROR_MAX = 0.02
 POWER_ERROR_MAX = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Recommendation:
-    """A job in mode recommend. `slack` is the room that its plan leaves before the deadline, as a
-    share of it; None without a plan. Errors are of predictions at the clocks that run, None where
-    nothing was compared. `saved` is what plans saved in hold-out windows, over `holdouts` of them.
-    `doubt` is why no command may be sent for the job now, `ranks` who says which GPU works which
-    stage.
-    """
-
-    planned: bool
-    slack: float | None
-    baseline: bool
-    time_error: float | None
-    power_error: float | None
-    saved: Interval | None = None
-    holdouts: int = 0
-    doubt: str = ""
-    ranks: str = "reported by the job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +30,49 @@ class Verdict:
     energy_error: float | None = None
 
 
-def verdict(made: Recommendation) -> Verdict:
-    """Advisable where nothing speaks against it."""
-    if not made.planned:
+def verdict(
+    *,
+    planned: bool,
+    slack: float | None,
+    baseline: bool,
+    time_error: float | None,
+    power_error: float | None,
+    saved: Interval | None = None,
+    holdouts: int = 0,
+    doubt: str = "",
+    ranks: str = "reported by the job",
+) -> Verdict:
+    """Advisable where nothing speaks against it.
+
+    `slack` is the room that the plan leaves before the deadline, as a share of it; None without a
+    plan. Errors are of predictions at the clocks that run, None where nothing was compared. `saved`
+    is what plans saved in hold-out windows, over `holdouts` of them. `doubt` is why no command may
+    be sent for the job now, `ranks` who says which GPU works which stage.
+    """
+    if not planned:
         return Verdict(yes=False, text="not yet: nothing was recommended so far")
-    words = list(_words(made))
-    said = "; ".join(word for _, word in words)
-    missing = "; ".join(word for good, word in words if not good)
-    text = f"not yet: {said}" if missing else f"advisable: {said}"
-    return Verdict(not missing, text, missing, made.holdouts, made.time_error, made.power_error)
-
-
-def _words(made: Recommendation) -> Iterable[tuple[bool, str]]:
-    """Each thing that has to be right, whether it is, and its figure."""
-    if made.doubt:
-        yield False, made.doubt
-    if not made.baseline:
-        yield False, "baseline not steady"
-    if made.time_error is None:
-        yield False, "no prediction was compared with a measurement yet"
+    words: list[tuple[bool, str]] = []  # whether a thing is right, and its figure
+    if doubt:
+        words.append((False, doubt))
+    if not baseline:
+        words.append((False, "baseline not steady"))
+    if time_error is None:
+        words.append((False, "no prediction was compared with a measurement yet"))
     else:
-        good = made.time_error <= TIME_ERROR_MAX
-        yield good, f"time error {_percent(made.time_error)} at the clocks that run"
-    if made.power_error is not None:
-        yield made.power_error <= POWER_ERROR_MAX, f"power error {_percent(made.power_error)}"
-    if made.slack is not None:
-        yield made.slack >= 0.0, f"SLO slack {_percent(made.slack)}"
-    if made.saved is not None:
-        saved = f"{_percent(made.saved.mid)} ± {_percent(made.saved.half_width)}"
-        yield made.saved.mid > 0.0, f"{saved} saved in {made.holdouts} hold-outs"
-    if not made.doubt:
-        yield True, f"ranks {made.ranks}"
+        said = f"time error {_percent(time_error)} at the clocks that run"
+        words.append((time_error <= TIME_ERROR_MAX, said))
+    if power_error is not None:
+        words.append((power_error <= POWER_ERROR_MAX, f"power error {_percent(power_error)}"))
+    if slack is not None:
+        words.append((slack >= 0.0, f"SLO slack {_percent(slack)}"))
+    if saved is not None:
+        said = f"{_percent(saved.mid)} ± {_percent(saved.half_width)}"
+        words.append((saved.mid > 0.0, f"{said} saved in {holdouts} hold-outs"))
+    if not doubt:
+        words.append((True, f"ranks {ranks}"))
+    missing = "; ".join(word for good, word in words if not good)
+    text = f"{'not yet' if missing else 'advisable'}: {'; '.join(word for _, word in words)}"
+    return Verdict(not missing, text, missing, holdouts, time_error, power_error)
 
 
 def _percent(ratio: float) -> str:
