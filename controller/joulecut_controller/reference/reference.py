@@ -9,13 +9,12 @@ planner's prediction, with a scale that all predictions share. `g` is the weight
 earned, `m` the usual work, `e` correlated neighbours. It is linear and Gaussian, so a Kalman filter
 of a few numbers answers (Durbin and Koopman, "Time Series Analysis by State Space Methods", 2012,
 chapter 4). One test finds jumps (Page, "Continuous Inspection Schemes", Biometrika 1954): it opens
-the variance of `b`, and takes the level before back where that returns.
+the variance of `b`.
 
 Pure: the same chunks give the same answers. Times are monotonic seconds, figures logarithms.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -54,9 +53,6 @@ BEGINS = (8, 16, 32, 64)
 CUSUM_DRIFT, CUSUM_ALARM = 0.5, 8.0
 JUMP_MIN = 0.01  # a fifth of a usual budget
 CLOCKS_SHARE = 0.5  # of a jump under lowered clocks: so much of it may be the clocks' doing
-BACK_ITERATIONS = 4  # in a row that fit the level before a jump
-BACK_S_MAX = 3600.0  # a level left for longer says little of now
-LASTED_ITERATIONS = 12  # a jump that lasted as long may return
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +216,6 @@ class Reference:
         self._seen: set[Setting] = set()  # settings that ran, others are only predicted
         self._cusum = _Cusum()
         self._calm: _State | None = None  # while no jump is in sight
-        self._before: _State | None = None  # the newest jump
-        self._back: deque[float] = deque(maxlen=BACK_ITERATIONS)
-        self._since_jump = 0  # iterations
         self.moved = 0.0  # the sum of all jumps
 
     @property
@@ -255,7 +248,7 @@ class Reference:
         """A GPU works at another pace than before: each setting slows the job by another part."""
         for setting in self._state.columns:
             self._state = self._state.without(setting)
-        self._before = self._calm = self._left = None
+        self._calm = self._left = None
         self._seen.clear()
         self._predicted.clear()
 
@@ -323,7 +316,7 @@ class Reference:
         if self._recalled is not None:
             state = state.seen(np.eye(3)[0], self._recalled[0], self._recalled[1] ** 2)
         self._begin(state)
-        self._before = self._left = None
+        self._left = None
         self._setting, self.moved = DEFAULT, 0.0
         self._shown.clear()
         for setting, effect in self._predicted.items():
@@ -342,7 +335,7 @@ class Reference:
         counted: list[Timed] = []
         for one in chunk.iterations:
             counted.append(one)
-            if self._is_back(one) or self._has_jumped(one):
+            if self._has_jumped(one):
                 counted.clear()
         if counted:
             self._update(counted)
@@ -408,8 +401,6 @@ class Reference:
         jump = self._cusum.take(self._level(one) - expected.mean, sd)
         if jump is None:
             return False
-        if self._before is None or self._since_jump >= LASTED_ITERATIONS:
-            self._before = self._calm
         calm = self._calm if self._calm and self._calm.columns == self._state.columns else None
         self._begin((calm or self._state).opened(jump, self._setting))
         if self._setting != DEFAULT:  # at default clocks it may be a walk seen at last
@@ -417,36 +408,9 @@ class Reference:
         self.moved += jump
         return True
 
-    def _is_back(self, one: Timed) -> bool:
-        """Takes the level before the newest jump back where some iterations in a row fit it."""
-        self._since_jump += 1
-        before, now = self._before, self._state
-        if before is not None and now.at_s - before.at_s > BACK_S_MAX:
-            before = self._before = None
-        row = before.row(self._setting, self._weight(one)) if before is not None else None
-        if before is None or row is None:
-            return False
-        before = before.aged(self._walk, now.at_s)
-        expected = before.figure(row)
-        self._back.append(self._level(one) - expected.mean)
-        doubt = math.hypot(expected.sd, math.sqrt(self._noise.of_time / BACK_ITERATIONS))
-        off = abs(math.fsum(self._back)) / BACK_ITERATIONS
-        if len(self._back) < BACK_ITERATIONS or off > min(2.0 * doubt, JUMP_MIN):
-            return False
-        for setting, column in now.columns.items():
-            if setting not in before.columns:
-                effect = _Effect(float(now.x[column]), EFFECT_SD)
-                before = before.with_setting(setting, effect)
-        self._before = now if self._since_jump > LASTED_ITERATIONS else None
-        self.moved += float(before.x[0] - now.x[0])
-        self._begin(before)
-        return True
-
     def _begin(self, state: _State) -> None:
         """Another level."""
-        self._state, self._calm = state, None
-        self._cusum, self._since_jump = _Cusum(), 0
-        self._back.clear()
+        self._state, self._calm, self._cusum = state, None, _Cusum()
 
 
 class _Cusum:

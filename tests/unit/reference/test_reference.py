@@ -103,19 +103,6 @@ def test_a_jump_opens_the_level_within_a_dozen_iterations_and_leaves_the_effect(
     assert job.answer.default.mean == pytest.approx(jump, abs=0.01)
 
 
-def test_a_level_that_returns_is_known_without_another_measurement() -> None:
-    """A stall that ends, and one of a few iterations."""
-    job = predicted(Job().run(40, DEFAULT)).run(100, LOWERED)
-    known = job.answer
-    for lasts in (8, 60):
-        job.level = 0.12
-        job.run(lasts, LOWERED)
-        job.level = 0.0
-        job.run(16, LOWERED)
-        assert job.answer.slowdown.mean == pytest.approx(known.slowdown.mean, abs=0.003)
-        assert not job.answer.doubt(0.06)
-
-
 @pytest.mark.parametrize("slope", [0.8, 1.0, 1.25])
 def test_work_in_waves_hides_no_slowdown_where_operations_are_predicted(slope: float) -> None:
     """Clocks that use the slack of a pipeline slow its operations by far more than its iterations.
