@@ -167,11 +167,9 @@ class _Track:
 
     def ended(self, one: Iteration) -> EndedIteration:
         """An iteration as it guards promises: as reported, with nothing inferred."""
-        phase, span_s = (one.phase or self.phase).key, one.arrived_s - one.began_s
+        phase = (self.shape, (one.phase or self.phase).key)
         peer_s = max(one.peers_s.values(), default=None)
-        return EndedIteration(
-            one.number, one.arrived_s, one.duration_s, span_s, peer_s, (self.shape, phase)
-        )
+        return EndedIteration(one.began_s, one.duration_s, peer_s, phase)
 
 
 class IterationStats:

@@ -52,20 +52,15 @@ Phase = tuple[str, str]  # shape and phase
 
 @dataclass(frozen=True, slots=True)
 class EndedIteration:
-    """An iteration as the job reported it; times on our monotonic clock. `peer_s` is that of the
-    sibling pipeline it waited for, `phase` its shape and phase.
+    """An iteration as the job reported it; `began_s` on our monotonic clock, of a mean over many
+    that of the first. `peer_s` is the time of the sibling pipeline it waited for, `phase` its shape
+    and phase.
     """
 
-    number: int
-    arrived_s: float
+    began_s: float
     duration_s: float
-    span_s: float = 0.0  # of a mean over many iterations
     peer_s: float | None = None
     phase: Phase = ("", "")
-
-    @property
-    def began_s(self) -> float:
-        return self.arrived_s - max(self.duration_s, self.span_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ P = ("shape", "")
 
 def took(duration_s: float, peer_s: float | None = None, phase: Phase = ("", "")) -> EndedIteration:
     """An iteration of so long."""
-    return EndedIteration(0, 0.0, duration_s, peer_s=peer_s, phase=phase)
+    return EndedIteration(0.0, duration_s, peer_s, phase)
 
 
 def policy(slo: Slo) -> JobPolicy:
