@@ -11,7 +11,6 @@ from held_out import (
     SHARE,
     SLOT_S,
     HeldOutWorld,
-    Pair,
     UnprofiledHeldOutWorld,
     controlled,
     held_out,
@@ -219,21 +218,6 @@ def test_where_control_ends_so_does_the_window(store: DatabaseStore, ends: str) 
     assert not windows(store, "default")
     controller.run(round(2 * SLOT_S / INTERVAL_S))
     assert world.at_default()
-
-
-# -- several jobs --------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_two_jobs_never_hold_out_at_the_same_time(store: DatabaseStore) -> None:
-    pair = Pair(HeldOutWorld(job="left"), HeldOutWorld(job="right", seed=2))
-    controller = pair.controlled(store, share=0.5)
-    controller.run(round(8 * SLOT_S / INTERVAL_S))
-    held = [sum(j.holdout.held_out for j in b.jobs if j.holdout) for b in controller.boards]
-    assert max(held) == 1
-    for job in ("left", "right"):
-        kept = [window for window in windows(store, "default") if window.job == job]
-        assert kept, job
 
 
 def test_a_job_without_a_profile_is_held_out(store: DatabaseStore) -> None:

@@ -129,12 +129,12 @@ def test_a_heat_sink_leaves_no_bias() -> None:
 
 def test_the_time_to_an_interval_of_a_point_is_kept() -> None:
     """What is foretold after a day is what another so many hours then give."""
-    first = known(saving(windows(8, 1.0, FOUR["scatter"])))
+    first = known(saving(windows(9, 1.0, FOUR["scatter"])))
     assert first.point_in_s > 3600.0
     days = 1.0 + first.point_in_s / 86_400.0
-    then = known(saving(windows(8, days, FOUR["scatter"])))
+    then = known(saving(windows(9, days, FOUR["scatter"])))
     assert 0.003 < then.saved_ratio.half_width < 0.0065
-    week = known(saving(windows(8, 7.0, World())))
+    week = known(saving(windows(9, 7.0, World())))
     assert week.point_in_s == 0.0
 
 
