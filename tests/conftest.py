@@ -78,7 +78,8 @@ def _share_compiling(config: pytest.Config) -> None:
     files = sorted(file for folder in folders for file in folder.rglob("test_*.py"))
     begin = len(files) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     for file in (*files[begin:], *files[:begin]):
-        with contextlib.suppress(Exception):  # the collection says what is wrong
+        # The collection says what is wrong, or skipped.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
             import_path(
                 file, mode="importlib", root=config.rootpath, consider_namespace_packages=False
             )

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob
 
@@ -37,7 +38,7 @@ def hashed(name: str) -> str:
 
 def encoded(jobs: Sequence[KnownJob]) -> str:
     rows = [_Known(one.counters, one.shares, one.workload, one.drawn) for one in jobs]
-    return msgspec.json.encode(_Stored(finished=rows)).decode()
+    return msgspec.json.encode(_Stored(finished=rows), enc_hook=np.generic.item).decode()
 
 
 def decoded(text: str) -> list[KnownJob]:

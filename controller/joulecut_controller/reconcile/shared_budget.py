@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from joulecut_controller.election.claims import Claims
 from joulecut_controller.election.power_table import OwnTable, PowerRow, PowerTable
@@ -188,7 +189,7 @@ def _news(party: Party) -> tuple[object, ...]:
 
 
 def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(value, enc_hook=np.generic.item).decode()  # sums are NumPy's
 
 
 def _read(text: str, kind: type[T]) -> T | None:
