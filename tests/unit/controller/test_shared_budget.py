@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from joulecut_controller.election.claims import Claims, Group
 from joulecut_controller.election.power_table import OwnTable
 from joulecut_controller.power.budget import Party, Share
@@ -81,7 +83,11 @@ class Three:
             claims.follow(group(number, dict(self.holders)))
 
     async def begin(self) -> None:
-        self.seats[2].need({"a": Party("a", uuids=("g", "h")), "b": Party("b", uuids=("i",))})
+        needs = {
+            "a": Party("a", uuids=("g", "h"), mean_w=np.float64(400.0)),
+            "b": Party("b", uuids=("i",)),
+        }
+        self.seats[2].need(needs)
         for number in (2, 1, 3):
             await self.seats[number].exchange((NO_JOB, *JOBS))
 
@@ -96,6 +102,7 @@ def test_an_order_is_carried_out_once_and_answered() -> None:
         await three.begin()
         leader, second = three.seats[1], three.seats[2]
         assert set(leader.parties) == set(JOBS)
+        assert leader.parties["a"].mean_w == 400.0
         leader.give({"a": Share(1.5, 300.0)})
         leader.order(keep(g=200.0, h=210.0, z=90.0), three.job_of)
         assert await three.answered() == []
