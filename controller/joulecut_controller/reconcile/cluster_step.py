@@ -238,7 +238,7 @@ class Cluster:
                     await self._divide()
                 if not self.context.leases.lost:
                     await shared.carry_out(self._set_limits)
-            services.power_budget.hear()
+            services.power_budget.take_answers()
         for name in self.jobs:
             if shared.share(name).deadline_s != before.get(name, Share()).deadline_s:
                 self.changed(name)

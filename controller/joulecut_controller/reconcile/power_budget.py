@@ -9,7 +9,7 @@ back on a ramp. Limits above them last as long as the leases of clocks, and are 
 
 import json
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -42,6 +42,7 @@ EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
 IDLE_AFTER_S = 15.0  # a checkpoint may leave a GPU idle for so long; its watts then go to others
 MEASURED_S = 20.0  # the mean power of a job is measured over so long, some iterations
 REASONS_SHOWN = 3
+FAILURES_KEPT = 64  # a failed order is repeated each pass, and logged once
 # What an agent shows moves the limits of all others, so that no GPU counts with more than this: the
 # largest known board, GB300 (1,400 W).
 BOARD_W_MAX = 1400.0
@@ -135,7 +136,7 @@ class PowerBudget:
         self.unused: set[str] = set()
         self.ratios: dict[str, float] = {}
         self._ramp: tuple[float, float] | None = None  # since when, in seconds; watts to give back
-        self._said: set[str] = set()  # of what was not taken
+        self._logged: deque[str] = deque(maxlen=FAILURES_KEPT)  # audit lines of failed orders
         self.shown: PowerLimits | None = None
 
     def begin(self) -> None:
@@ -179,7 +180,7 @@ class PowerBudget:
         """
         self._parties = parties
         self._job_of = {uuid: name for name, one in parties.items() for uuid in one.uuids}
-        self.hear()
+        self.take_answers()
         self._shared.narrow(self._job_of)
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
         over = _over(policy, held.get(ALL))
@@ -423,13 +424,16 @@ class PowerBudget:
         text += f", {sum(limits_w.values()):.6g} W: {order.reason}"
         if troubles := {**outcome.refused, **outcome.unanswered}:
             text += f"; {next(iter(troubles.values()))}"
-        if outcome.taken or (limits_w and text not in self._said):
+        if outcome.taken or (limits_w and text not in self._logged):
             self._audit.post("apply", "", text, generation=generation, limits_w=limits_w)
-        self._said = set() if outcome.taken else {*self._said, text}
+        if outcome.taken:
+            self._logged.clear()
+        else:
+            self._logged.append(text)
         return outcome
 
-    def hear(self) -> None:
-        """Takes in what was set, or what a leader before has left without an answer."""
+    def take_answers(self) -> None:
+        """Takes in answered orders, and orders that an earlier leader left without an answer."""
         for order, outcome in self._shared.answers():
             if not order.above:
                 known = [uuid for uuid in order.limits_w if uuid in self._gpus]
