@@ -10,8 +10,8 @@ holds it), `at 60` the same of iterations 60 to 80 with the microbatches that th
 the slowdown of the last half; both against the same work at default clocks. `over` counts windows
 of ten iterations more than a point above the budget, `row` the longest row of them. `default` is
 the share of time at default clocks after the first lowered one, `count` the counter of measured
-savings over what was saved. With several seeds each figure is the median and the worst. `floor` is
-the least median share; a row of windows over may have two in the median and three in any.
+savings divided by the true saving. With several seeds each figure is the median and the worst.
+`floor` is the least median share; a row of windows over may have two in the median, three in any.
 `--others` is how many measured jobs the controller has learnt from before, which resemble this one.
 `interval` is the share of a week's savings intervals that hold the truth while noise lasts ten
 minutes. `--without` prints each life once more for each mechanism of `mechanisms.py` (several

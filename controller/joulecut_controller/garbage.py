@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Callable
 
-FULL_S = 600.0  # half a second in ten minutes is beyond the 999th of a thousand answers
+FULL_S = 600.0  # half a second of pause in ten minutes: below one request in a thousand meets it
 NEVER = 2**31 - 1  # the largest number that `gc.set_threshold` takes
 
 

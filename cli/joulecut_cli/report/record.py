@@ -177,9 +177,9 @@ def energy_json(sheet: Sheet | None) -> Json | None:
 
 
 def changes_json(events: Iterable[Event], job: str, since_unix_s: float) -> list[Json]:
-    """What was done to the job's clocks since a time, or found about them, and why, oldest first,
-    of the audit log, newest first. `reason` is the plan's own; null where `text` says it all, or
-    the plan's line is no longer kept. `clocks` counts GPUs; null is default clocks.
+    """Events of the job's clocks since a time, oldest first; `events` is the audit log, newest
+    first. `reason` is the plan's; null where `text` is complete, or where the log no longer has the
+    plan. `clocks` counts GPUs; a clock of null is the default.
     """
     trail = [event for event in events if event.job == job][::-1]
     reasons = {event.generation: event.text for event in trail if event.kind == "plan"}

@@ -1,7 +1,7 @@
 """The power budget's table: one row a job, from its controller to the leader and back.
 
-Rows change behind the writers' lock, in the order of their number `changed`; so a reader that has
-seen a number has seen every row of before.
+Rows are written under the writers' lock with an ascending number `changed`: a reader that has seen
+a number has seen every earlier change.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,9 +17,9 @@ from joulecut_controller.store.schema import POWER
 
 @dataclass(frozen=True, slots=True)
 class PowerRow:
-    """What is said of one job, as JSON; empty: nothing. Its controller says the `party`, and the
-    `outcome` of the order with the number `done`. The leader says the `share`, and the order to set
-    power limits, with its `number`.
+    """One job; values are JSON, or empty. The job's controller writes `party`, and the `outcome` of
+    the order with number `done`. The leader writes `share`, and `ordered`, the power limits to set,
+    with their `number`.
     """
 
     job: str
@@ -33,7 +33,7 @@ class PowerRow:
 
 
 class OwnTable:
-    """Of the only controller: rows in memory."""
+    """The table of a single controller, in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class OwnTable:
 
 
 class PowerTable:
-    """Of one store, for the controllers that share its jobs. Raises Unavailable."""
+    """The table in a store that several controllers share. Raises Unavailable."""
 
     def __init__(self, store: DatabaseStore) -> None:
         self._store = store
@@ -64,8 +64,8 @@ class PowerTable:
         said: Mapping[str, Mapping[str, str | int]],
         gone: Collection[str] = (),
     ) -> Sequence[PowerRow] | None:
-        """Changes columns of rows, and ends rows. Returns those that changed after `since`; None
-        where the table is empty.
+        """Writes columns of rows and deletes the rows in `gone`. Returns rows that changed after
+        `since`; None where the table is empty.
         """
         if said or gone:
             with self._store.writing() as connection:
@@ -88,8 +88,8 @@ class PowerTable:
         return [PowerRow(*row) for row in rows]
 
     def take(self, jobs: Collection[str]) -> tuple[Sequence[PowerRow], int]:
-        """The rows of these jobs, and the number of a plan, given in the same transaction: a later
-        order has a later number.
+        """The rows of these jobs, and a new plan number of the same transaction, so that a later
+        order has a larger number.
         """
         with self._store.writing() as connection:
             rows = connection.execute(select(POWER).where(POWER.c.job.in_(jobs))).all()

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 
 from joulecut_controller.plan.evaluation import Evaluation
-from joulecut_controller.plan.pace import SCALE_MAX, Pace, surely_above
+from joulecut_controller.plan.pace import SCALE_MAX, Pace, significantly_above
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Asking, Question, Times
 from joulecut_controller.reference.reference import LATE_SDS
@@ -50,7 +50,7 @@ def is_late(inputs: PlanningInput) -> bool:
     limit_s = inputs.mean_deadline_s
     if peer_s is not None:  # one's own time does not show beside a straggler's
         limit_s = max(limit_s, peer_s * (1.0 + PEER_LATE_RATIO))
-        return surely_above(current.time_mean_s, current.stderr_ratio, limit_s)
+        return significantly_above(current.time_mean_s, current.stderr_ratio, limit_s)
     if known is None:
         return False
     slowdown = known.slowdown

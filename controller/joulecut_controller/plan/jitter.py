@@ -42,7 +42,7 @@ STILL = Jitter()
 
 
 def jitter_of(job: JobState, held: Jitter | None) -> Jitter:
-    """As measured at default clocks; `held` while it says the same within what is known."""
+    """Jitter measured at default clocks; `held` where the two differ by less than the error."""
     pipeline, baseline = job.policy.pipeline, job.measured.baseline
     if pipeline is None or baseline is None:
         return STILL

@@ -88,6 +88,6 @@ class Pace:
         return self.modelled_s * math.exp(modelled + beyond)
 
 
-def surely_above(mean_s: float, doubt_ratio: float, limit_s: float) -> bool:
-    """The mean, with its relative standard error, is above the limit, and not by chance."""
-    return mean_s * (1.0 - DOUBT_STDERRS * doubt_ratio) > limit_s
+def significantly_above(mean_s: float, stderr_ratio: float, limit_s: float) -> bool:
+    """Whether the mean is more than DOUBT_STDERRS of its standard error above the limit."""
+    return mean_s * (1.0 - DOUBT_STDERRS * stderr_ratio) > limit_s

@@ -48,7 +48,7 @@ from joulecut_controller.plan.pace import (
     DOUBT_STDERRS,
     EXPLAINED_RATIO,
     RATE_BESIDE_RATIO_MAX,
-    surely_above,
+    significantly_above,
 )
 from joulecut_controller.plan.plan import Basis, Forecast, Plan
 from joulecut_controller.plan.planning_input import (
@@ -186,7 +186,7 @@ def _within_reach(inputs: PlanningInput, state: PlannerState, costs: Costs) -> A
     if unexplained:
         return _give_back(state, "explained", unexplained)
     base_s, deadline_s = inputs.default_s, inputs.deadline_s
-    if surely_above(base_s, baseline.stderr_ratio, inputs.mean_deadline_s):
+    if significantly_above(base_s, baseline.stderr_ratio, inputs.mean_deadline_s):
         return _give_back(
             state,
             "unreachable",

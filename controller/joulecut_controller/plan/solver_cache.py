@@ -1,7 +1,8 @@
 """What the planner asks of the solver, and a cache of its answers.
 
-The planner yields a question and is sent the answer, whoever computes it. A pass asks the same
-question every few seconds. Bounded: the least recently used answer goes first.
+The planner is a generator: it yields a question and receives its answer, from a worker or from the
+cache. A pass asks the same question every few seconds. The cache is bounded: the least recently
+used answer is dropped first.
 """
 
 from collections import OrderedDict

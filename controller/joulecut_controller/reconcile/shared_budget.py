@@ -1,11 +1,11 @@
-"""The power budget between the controllers of one store: what jobs need and get, and which power
-limits are to be set.
+"""The power budget of all controllers of one store: parties, shares and orders of power limits.
 
-The leader keeps the budget for all GPUs. A limit is an order, carried out by the controller of the
-GPU's job, since an agent has one lease a GPU; without a job, by the leader. The newest order of a
-job counts. All orders of a step become visible at once, and a plan's number is given as one is
-taken: agents refuse what was taken before. Until the answer the leader counts every limit that it
-ordered. One controller alone is a group of one, whose table is in memory.
+The leader keeps the budget for all GPUs. It sends each limit as an order to the controller of the
+GPU's job, because an agent has one lease for each GPU; the leader itself sets limits of GPUs
+without a job. The newest order of a job replaces older ones. The orders of a step become visible in
+one transaction. An order gets its plan number when its controller takes it, so agents refuse an
+order that was taken earlier and arrives later. The leader counts an ordered limit until it is
+answered. A single controller is a group of one, with the table in memory.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ class SharedBudget:
         self._answers: list[tuple[LimitOrder, LimitOutcome]] = []
         self._rows: dict[str, PowerRow] = {}
         self._since, self._led = 0, False
-        self._said: dict[str, dict[str, str | int]] = {}  # at the next exchange
-        self._told: dict[str, object] = {}  # of parties, as said last
+        self._outgoing: dict[str, dict[str, str | int]] = {}  # columns by job, not written yet
+        self._published: dict[str, object] = {}  # by job: the party as written last
 
     @property
     def leads(self) -> bool:
@@ -76,24 +76,24 @@ class SharedBudget:
         return self.leads if job == NO_JOB else self._claims.has(job)
 
     def need(self, own: Mapping[str, Party]) -> None:
-        """What this controller's jobs need now; a job that it has not seen yet is left out."""
+        """Publishes the parties of this controller's jobs, without jobs it has not observed."""
         self.parties |= own
         for name, party in own.items():
-            if self._told.get(name) != (news := _news(party)):
-                self._told[name] = news
-                self._say(name, party=_text(party))
-        self._told = {name: news for name, news in self._told.items() if name in own}
+            if self._published.get(name) != (news := _news(party)):
+                self._published[name] = news
+                self._queue(name, party=_text(party))
+        self._published = {name: news for name, news in self._published.items() if name in own}
 
     def give(self, shares: Mapping[str, Share]) -> None:
-        """What jobs get from now on, by the leader."""
+        """Publishes the shares of all jobs; for the leader."""
         self.shares = dict(shares)
         for name, share in shares.items():
             row = self._rows.get(name)
             if row and (text := _text(share)) != row.share:
-                self._say(name, share=text)
+                self._queue(name, share=text)
 
     def order(self, order: LimitOrder, job_of: Mapping[str, str]) -> None:
-        """Limits to set. Those of an order of the same kind without an answer stay part of it."""
+        """Orders limits. A pending order of the same kind is merged into the new one."""
         by_job: dict[str, dict[str, float]] = defaultdict(dict)
         for uuid, limit_w in order.limits_w.items():
             by_job[job_of.get(uuid, NO_JOB)][uuid] = limit_w
@@ -104,7 +104,7 @@ class SharedBudget:
             self._put(job, replace(order, limits_w={**kept_w, **limits_w}))
 
     def narrow(self, job_of: Mapping[str, str]) -> None:
-        """No order stands for a GPU that is not of its job any more."""
+        """Removes GPUs that left a job from the job's pending order."""
         for job, order in tuple(self.pending.items()):
             left = {u: w for u, w in order.limits_w.items() if job_of.get(u, NO_JOB) == job}
             self._put(job, replace(order, limits_w=left))
@@ -113,10 +113,10 @@ class SharedBudget:
         if order != self.pending.get(job):
             self.pending[job] = order
             number = self._rows[job].number if job in self._rows else 0
-            self._say(job, number=number + 1, ordered=_text(order))
+            self._queue(job, number=number + 1, ordered=_text(order))
 
     def pending_w(self) -> dict[str, float]:
-        """By GPU, the limits of orders without an answer that will stay."""
+        """Limits of pending orders by GPU, in watts, without limits that end with a lease."""
         orders = [order for order in self.pending.values() if not order.above]
         return {uuid: limit_w for order in orders for uuid, limit_w in order.limits_w.items()}
 
@@ -126,15 +126,15 @@ class SharedBudget:
         yield from taken
 
     async def exchange(self, jobs: Collection[str] | None = None) -> None:
-        """Tells the others, and hears of them. The leader ends the rows of what are no `jobs`.
-        Raises Unavailable; what was to be said is kept.
+        """Writes the queued columns and reads changed rows. The leader deletes rows of jobs that
+        are not in `jobs`. Raises Unavailable; the queue is then kept for the next call.
         """
         gone = [] if jobs is None or not self.leads else [*(self._rows.keys() - jobs)]
-        said = {job: columns for job, columns in self._said.items() if job not in gone}
+        said = {job: columns for job, columns in self._outgoing.items() if job not in gone}
         rows = await asyncio.to_thread(self._table.exchange, self._since, said, gone)
-        self._said = {}
+        self._outgoing = {}
         for name in gone if rows is not None else tuple(self._rows):
-            for kept in (self._rows, self.parties, self.pending, self.shares, self._told):
+            for kept in (self._rows, self.parties, self.pending, self.shares, self._published):
                 kept.pop(name, None)
         begins, self._led = self.leads and not self._led, self.leads
         for row in rows or ():
@@ -151,7 +151,7 @@ class SharedBudget:
         if not self.leads:
             return
         party = _read(row.party, Party)
-        if party is not None and name not in self._told:
+        if party is not None and name not in self._published:
             self.parties[name] = party
         order = self.pending.get(name) or _read(row.ordered, LimitOrder)
         if order is not None and row.done < row.number:
@@ -164,7 +164,7 @@ class SharedBudget:
     async def carry_out(
         self, set_limits: Callable[[LimitOrder, int], Awaitable[LimitOutcome]]
     ) -> None:
-        """Sets what was ordered of this controller. Raises Unavailable."""
+        """Carries out the orders for this controller's jobs. Raises Unavailable."""
         await self.exchange()
         jobs = [one.job for one in self._rows.values() if one.done < one.number]
         if not (jobs := [job for job in jobs if self._own(job)]):
@@ -174,15 +174,15 @@ class SharedBudget:
         known = {row: order for row, order in orders.items() if order is not None}
         outcomes = await asyncio.gather(*(set_limits(one, generation) for one in known.values()))
         for row, outcome in zip(known, outcomes, strict=True):
-            self._say(row.job, done=row.number, outcome=_text(outcome))
+            self._queue(row.job, done=row.number, outcome=_text(outcome))
         await self.exchange()
 
-    def _say(self, job: str, **columns: str | int) -> None:
-        self._said.setdefault(job, {}).update(columns)
+    def _queue(self, job: str, **columns: str | int) -> None:
+        self._outgoing.setdefault(job, {}).update(columns)
 
 
 def _news(party: Party) -> tuple[object, ...]:
-    """What others go by, in steps below which a difference is noise."""
+    """The party rounded to steps below which a change is noise; other values are published."""
     mean = round(math.log(party.mean_w) / OWN_STEP_RATIO) if party.mean_w else None
     needs_w = {uuid: round(limit_w) for uuid, limit_w in party.needs_w.items()}
     return rests_on(party, 1.0), party.uuids, mean, needs_w
