@@ -27,27 +27,25 @@ FORWARD_SHARES = (0.28, 0.42)
 STAGE_SD = 0.07
 LAST_STAGES = (0.9, 1.2)
 ITERATIONS_S = (0.12, 0.4)
-# What a record asks of each of them: (stages, microbatches), jitter of operations, budget.
+# (stages, microbatches) and jitter of operations of a drawn cluster.
 SHAPES = ((2, 8), (4, 12), (4, 24), (6, 24), (8, 16))
 JITTERS_PERCENT = (0.5, 1.0, 2.0, 4.0)
-BUDGETS_PERCENT = (2.0, 3.0, 5.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """In which shape and under which promise a cluster is learnt."""
+    """The shape and the jitter under which a cluster is learnt."""
 
     stages: int
     microbatches: int
     jitter_percent: float
-    budget_percent: float
 
 
 def case(seed: int) -> Case:
     """That of a seed: drawn apart from the cluster, or its numbers would tell which it is."""
     dice = random.Random(f"case {seed}")
     shape = dice.choice(SHAPES)
-    return Case(*shape, dice.choice(JITTERS_PERCENT), dice.choice(BUDGETS_PERCENT))
+    return Case(*shape, dice.choice(JITTERS_PERCENT))
 
 
 class DrawnPlant(Plant):

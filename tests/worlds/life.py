@@ -512,7 +512,6 @@ class Verdict:
     saved: float
     slowdown: float
     share_60: float
-    saved_all: float
     slowdown_all: float
     over: int
     over_row: int
@@ -618,7 +617,6 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
         saved_of(last),
         slowdown_of(last),
         saved_of(early) / best(early[0].microbatches) if early else 0.0,
-        saved_of(lived),
         slowdown_of(lived),
         *windows_over(lived, budget),
         {name: slowdown_of([one for one in lived if one.name == name]) for name in sorted(names)},

@@ -82,11 +82,6 @@ class Answer:
     settings: Mapping[Setting, Figure] = field(default_factory=dict)  # slowdowns of those that ran
     level_sd: float = 0.0  # of `default` at the work of its measurements
     moved: float = 0.0
-    walk_per_s: float = WALK_PER_S
-
-    def wander(self, lasts_s: float) -> float:
-        """How far the level may walk in so long, beyond what any job's does."""
-        return math.sqrt(self.walk_per_s * lasts_s) - walked_sd(lasts_s)
 
     def doubt(self, budget: float) -> str:
         """Why default clocks should be measured now; empty where they are known well enough.
@@ -263,7 +258,6 @@ class Reference:
             {known: self.slowdown(known) for known in self._state.columns if known in self._seen},
             level_sd,
             self.moved,
-            self._walk,
         )
 
     def default_now(self) -> Figure:
