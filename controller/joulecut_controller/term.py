@@ -375,7 +375,7 @@ async def _time_event_loop(reconciler: Reconciler) -> None:
     while True:
         due_s = time.monotonic() + LAG_LOOK_S
         await asyncio.sleep(LAG_LOOK_S)
-        reconciler.metrics.lag.add(max(0.0, time.monotonic() - due_s))
+        reconciler.run_late(max(0.0, time.monotonic() - due_s))
 
 
 async def _heartbeats(reconciler: Reconciler) -> None:

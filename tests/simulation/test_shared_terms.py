@@ -19,13 +19,13 @@ from worlds import Controller, World, few_points, studied
 from joulecut_controller.election.claims import Claims, Group, divided
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.election.power_table import PowerTable
-from joulecut_controller.election.reach import LOST_S
+from joulecut_controller.election.reach import LATE_S, LOST_S
 from joulecut_controller.orders import Order
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.power.limits import RAMP_S
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.store.schema import POWER
+from joulecut_controller.store.schema import BASELINES, POWER
 from joulecut_controller.view import BUDGET_JOB
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import Command, Result
@@ -276,6 +276,7 @@ class Split:
     reporting: dict[int, frozenset[tuple[str, str]]] = field(default_factory=dict)
     budget_w: float | None = None
     kept_from: set[tuple[int, str]] = field(default_factory=set)  # jobs that one is not to have
+    late: set[int] = field(default_factory=set)  # controllers whose event loop runs late
     members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
     stays_w: list[float] = field(default_factory=list)  # limits that outlive leases, every second
     drawn_w: list[float] = field(default_factory=list)
@@ -352,6 +353,8 @@ class Split:
                     if number in self.live:
                         self.check(number)
                     before = dict(self.holders)
+                    if number in self.late:
+                        controller.reconciler.run_late(LATE_S)
                     await controller.reconciler.beat()
                     controller.boards.append(await controller.reconciler.run_pass())
                     await studied()
@@ -370,6 +373,38 @@ class Split:
         """The controller reaches no agent of these jobs from now on."""
         agents = (self.world.worlds[group].agents for group in groups)
         self.members[number][2].lost = frozenset(one for group in agents for one in group)
+
+
+def test_a_controller_whose_loop_is_late_judges_no_agent(store: DatabaseStore) -> None:
+    split = Split(drawn(0, 2, shapes=((2, 6),)), store, {"job-0": 1, "job-1": 2})
+    split.late = {1}
+    split.cut(1, 0)
+    split.run(30)
+    assert split.holders["job-0"] == 1
+    assert not split.barred
+    split.late.clear()
+    split.run(round(LOST_S) + 10)
+    assert split.holders["job-0"] == 2
+
+
+def test_a_job_of_a_living_controller_moves_after_its_first_baseline(store: DatabaseStore) -> None:
+    """Controllers that come and go would otherwise keep it at default clocks for ever."""
+    jobs = {"job-0": 1, "job-1": 1}
+    split = Split(drawn(0, 2, shapes=((2, 6),)), store, dict(jobs))
+    split.kept_from = {(2, "job-0"), (2, "job-1")}
+    split.run(10)
+    split.kept_from.clear()  # controller 2 joins
+    split.run(3)
+    assert split.holders == jobs
+    while split.holders == jobs:
+        split.run(1)
+        assert len(split.drawn_w) < 90
+    with store.reading() as connection:
+        measured = set(connection.execute(select(BASELINES.c.job)).scalars())
+    assert {job for job, holder in split.holders.items() if holder == 2} <= measured
+    split.run(20)
+    assert max(split.default_s.values()) < TTL_S, "both hold clocks"
+    assert not split.masters
 
 
 @pytest.fixture

@@ -142,6 +142,10 @@ class Claims:
         group = self.group
         return group is None or (group.holders.get(job) == group.number and job not in self.given)
 
+    def barred(self, job: str) -> bool:
+        """Whether this controller does not reach the job's agents."""
+        return self.group is not None and (self.group.number, job) in self.group.barred
+
     def elsewhere(self, job: str) -> bool:
         """Whether another controller holds the job or may take it."""
         return self.group is not None and job in self.group.holders and not self.has(job)

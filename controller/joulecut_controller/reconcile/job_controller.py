@@ -104,6 +104,14 @@ class JobController:
     def state(self) -> PlannerState:
         return self.rollout.state
 
+    @property
+    def measures_first(self) -> bool:
+        """Whether its first baseline has begun and is not complete."""
+        if self.picture is None:
+            return False
+        measured = self.picture.observation.job.measured
+        return measured.baseline is None and measured.current_iterations > 0
+
     async def step(self) -> bool:
         """Reconciles the job; whether it is in another phase than before."""
         picture, moved = self._recent(), False

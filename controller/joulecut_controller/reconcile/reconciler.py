@@ -264,6 +264,11 @@ class Reconciler:
                 self._unrenewed.add(job)
                 self._context.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
 
+    def run_late(self, late_s: float) -> None:
+        """The event loop ran what was due so late."""
+        self.metrics.lag.add(late_s)
+        self._cluster.reach.run_late(late_s)
+
     def wish(self) -> Wish:
         """What this term wants of the controllers that share the store."""
         seen, claims = self._cluster.seen, self._context.claims
@@ -382,7 +387,7 @@ class Reconciler:
             job = None
         if job is None:
             return False
-        if name in self._context.claims.leaving or not self._context.claims.has(name):
+        if self._leaves(job):
             self._hand_over(name)
             return False
         if await job.step():
@@ -399,6 +404,15 @@ class Reconciler:
             stored = await asyncio.to_thread(holds.stored)
         for name in holds.follow(stored):
             self._ordered(name)
+
+    def _leaves(self, job: JobController) -> bool:
+        """Whether another controller goes on with the job from now on. Even shares can wait until
+        its first baseline is measured, which would begin again there.
+        """
+        claims, name = self._context.claims, job.name
+        if name in claims.leaving:
+            return claims.barred(name) or not job.measures_first
+        return not claims.has(name)
 
     def _hand_over(self, name: str) -> None:
         """Another controller goes on with the job and its leases."""
