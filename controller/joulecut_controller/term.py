@@ -127,12 +127,15 @@ async def _joins(context: ServiceContext) -> bool:
 
 async def lead_term(context: ServiceContext, newest: Newest) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
+    # From now on: to begin takes seconds, and the database ends a session that is silent.
+    held = asyncio.create_task(context.leadership.hold(), name="leadership")
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
         prices = PrometheusPrices(context.config.prometheus, time.time)
         reconciler = await _begin(context, rates, prices, newest)
     except Unavailable as error:
         log(f"no term can be begun: {error}", "error")
+        held.cancel()
         await context.leadership.release()
         await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
         return
@@ -144,7 +147,7 @@ async def lead_term(context: ServiceContext, newest: Newest) -> None:
     context.fleet.noticed = reconciler.notice
     loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
-        await _lead(context, reconciler, rates, prices)
+        await _lead(context, reconciler, rates, prices, held)
     finally:
         await loading
         context.policy = reconciler.policy_read
@@ -220,10 +223,11 @@ async def _lead(
     reconciler: Reconciler,
     rates: PrometheusRates,
     prices: PrometheusPrices,
+    held: asyncio.Task[str],
 ) -> None:
     """Steps, boards and heartbeats until a signal stops the process, which then releases every GPU,
-    or until the leader lock is lost: then nothing more is sent, and leases run out or pass to the
-    next leader.
+    or until the leader lock is lost (`held` ends): then nothing more is sent, and leases run out or
+    pass to the next leader.
     """
     tasks = [
         asyncio.create_task(reconciler.run(), name="loop"),
@@ -238,7 +242,6 @@ async def _lead(
         tasks.append(asyncio.create_task(_follow(context.history), name="history"))
         tasks.append(asyncio.create_task(_keep_sharing(context, reconciler), name="claims"))
         tasks.append(asyncio.create_task(_show(context, reconciler), name="parts"))
-    held = asyncio.create_task(context.leadership.hold(), name="leadership")
     outdated = asyncio.create_task(_outdated(context, reconciler), name="newer terms")
     stop = asyncio.create_task(context.stopping.wait())
     await asyncio.wait([*tasks, held, outdated, stop], return_when=asyncio.FIRST_COMPLETED)

@@ -3,16 +3,23 @@
 import asyncio
 import math
 import threading
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_controller.config import Config
 from joulecut_controller.election.fenced_fleet import NOT_SENT, FencedFleet
 from joulecut_controller.election.leader_lock import COMMAND_S, Timing, file_lock_timing, timing
 from joulecut_controller.election.leadership import Leadership
+from joulecut_controller.fleet.grpc_fleet import GrpcFleet
+from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import FleetState
+from joulecut_controller.service_context import ServiceContext
+from joulecut_controller.term import lead_term
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import Command, Result
 
@@ -179,6 +186,42 @@ def test_a_lock_that_another_holds_is_lost_at_once() -> None:
     server.holder = FakeLock(server)
     assert "cannot be proven" in asyncio.run(leadership.hold())
     assert not leadership.proven
+
+
+@dataclass
+class SlowSource:
+    """A policy file on a disk that answers after some checks of the lock."""
+
+    server: Server
+
+    def newest(self, before: Policy) -> Policy:
+        begun_s = self.server.now_s
+        end_s = time.monotonic() + 20.0
+        while self.server.now_s < begun_s + 2.0 * TIMING.hold_s and time.monotonic() < end_s:
+            time.sleep(0.01)
+        raise Unavailable("store: the disk is gone")
+
+
+def test_a_lock_is_checked_while_its_term_begins() -> None:
+    server = Server()
+    lock = FakeLock(server, late_s=1.0)  # the clock goes on with every check
+    leadership = Leadership(lock, replace(TIMING, check_s=0.001), lambda: server.now_s)
+    context = ServiceContext(**dict.fromkeys(ServiceContext.__slots__))
+    context.config = Config(None, Path("policy"), None, "", ("", 0), interval_s=5.0, ttl_s=None)
+    context.fleet, context.leadership = GrpcFleet([], watch_s=1.0), leadership
+    context.source, context.policy = SlowSource(server), Policy()
+
+    async def go() -> float:
+        context.stopping = asyncio.Event()
+        context.stopping.set()
+        assert await leadership.try_once()
+        begun_s = server.now_s
+        await lead_term(context, {})
+        return server.now_s - begun_s
+
+    assert asyncio.run(go()) >= 2.0 * TIMING.hold_s
+    assert not lock.lost, "it was never silent for so long"
+    assert server.holder is None, "it was released"
 
 
 @dataclass
