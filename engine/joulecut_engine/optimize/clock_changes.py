@@ -34,10 +34,10 @@ from joulecut_engine.optimize.choice_search import (
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.frontier import KeptPlans
-from joulecut_engine.optimize.levels import Floats, Ints
+from joulecut_engine.optimize.levels import Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
-from joulecut_engine.optimize.rules_of_thumb import between, off_path
+from joulecut_engine.optimize.rules_of_thumb import RulesOfThumb, balanced
 from joulecut_engine.optimize.schedule_prices import GAP_SMALL, Prices
 
 # Limits of changes that are searched, one after another; what lies between has the plan of the rung
@@ -47,21 +47,19 @@ RUNGS = (2, 4, 8, 16, 32, 64)
 DWELLS = (1 / 16, 1 / 4)
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
-ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
+ROUNDS_MIN = 6
 SEED = 7
 # Where every trial is many drawn iterations.
 ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
 ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
-ANNEALED_POINT = 2  # per point of a frontier
 IDLE_MAX = 5  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
 # With one clock for each GPU.
 COMBINATIONS_ALL = 2_000  # up to here every combination is judged: gaps of a few clocks are wide
 AXES_MAX = 32  # of an array
-BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
 CASES, CASES_POINT = 16, 8  # that the bound distinguishes at once: about 10 ms each at 8 x 96
 ROUNDS_PROVE = 1_000
 ANSWERS_MAX = 128  # kept
@@ -90,6 +88,8 @@ class ClockChanges:
         self._answers: dict[tuple[Goal, Effort], Solution] = {}
         most, dwell_s = limits.per_iteration, limits.min_dwell_s
         self._lines = lines_of(computation.problem, dwell_s)
+        self._rules = computation.rules or RulesOfThumb(computation, self._lines)
+        computation.rules = self._rules
         self._rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
         self._between = RUNGS[0] < most < RUNGS[-1] and most not in RUNGS
         self._coarser = list(self._searched_before())
@@ -166,12 +166,10 @@ class ClockChanges:
             answers = self._one_clock(goal, relaxed, known, cases)
             *_, found = itertools.islice(answers, 2 if cases else 1)
         elif self._between:
-            found = self._solved(goal, relaxed, known, ROUNDS_POINT, None)
+            found = self._solved(goal, relaxed, known, ROUNDS_MIN, None)
         else:
-            known += self._rules(goal, relaxed)
-            rounds = ROUNDS_POINT if effort == "point" else self._rounds
-            runs = ANNEALED_POINT if effort == "point" else ANNEALED
-            found = self._solved(goal, relaxed, known, rounds, runs)
+            known += self._rules.plans(goal, relaxed, effort)
+            found = self._solved(goal, relaxed, known, self._rounds, ANNEALED)
         self._answers[key] = found
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -222,15 +220,6 @@ class ClockChanges:
             other.kept.add(found)
             yield found
 
-    def _rules(self, goal: Goal, relaxed: Relaxation) -> tuple[Clocks, ...]:
-        """Plans that cost little to make; within the limits or not. All searches share them."""
-        computation, price_w = self.computation, self.computation.time_price_w(goal)
-        if computation.rules[0] != goal:
-            finest, off = computation.solve(goal, relaxed).clocks, off_path(computation.problem)
-            one = between(self._lines, goal.deadline_s, price_w)
-            computation.rules = goal, (finest, off, one)
-        return computation.rules[1]
-
     def _one_clock(
         self, goal: Goal, relaxed: Relaxation, hints: Sequence[Clocks], cases: int
     ) -> Iterator[Solution]:
@@ -251,7 +240,7 @@ class ClockChanges:
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         prices = Prices(table, table, task, *flow)
         starts = [table.index(keys)[:, None] for keys in plans]
-        starts += [_balanced(table.lengths(np.ones(self._count))), prices.complete()]
+        starts += [balanced(list(table.lengths(np.ones(self._count)))), prices.complete()]
         best = search.best(np.concatenate(starts, axis=1))
         yield self._solution(goal, table, best, prices.bound_j, relaxed)
         for _ in range(ROUNDS_PROVE):
@@ -387,15 +376,6 @@ class ClockChanges:
     @property
     def _count(self) -> int:
         return len(self.computation.problem.graph.operations)
-
-
-def _balanced(busy_s: Floats) -> Ints:
-    """(groups, K): for each busy time (groups, choices) of some group every group's slowest choice
-    within it, or its quickest, as a rule that balances stages sets clocks."""
-    budgets_s = np.unique(busy_s[np.isfinite(busy_s)])
-    budgets_s = budgets_s[:: max(1, len(budgets_s) // BALANCED_MAX)]
-    within = [np.searchsorted(row, budgets_s, side="right") - 1 for row in busy_s]
-    return np.maximum(np.stack(within), 0)
 
 
 def _everywhere(problem: Problem, clocks: tuple[ClockOption, ...]) -> tuple[ClockOption, ...]:

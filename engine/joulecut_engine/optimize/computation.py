@@ -23,6 +23,7 @@ from joulecut_engine.optimize.schedule import floor_j, solution
 
 if TYPE_CHECKING:
     from joulecut_engine.optimize.clock_changes import ClockChanges
+    from joulecut_engine.optimize.rules_of_thumb import RulesOfThumb
 
 # A deadline may be below the fastest time by what float sums in another order differ by.
 DEADLINE_SLACK = 1e-9
@@ -72,7 +73,7 @@ class Computation:
         self.kept = KeptPlans()
         # Of one clock for each GPU and of few changes: what one answers another begins with.
         self.searches: dict[ChangeLimits, ClockChanges] = {}
-        self.rules: tuple[Goal | None, tuple[tuple[ClockOption, ...], ...]] = (None, ())
+        self.rules: RulesOfThumb | None = None
 
     def relax(self, goal: Goal) -> Relaxation:
         """The relaxed optimum. Raises Infeasible. A deadline beyond the cheapest schedule's time

@@ -99,3 +99,12 @@ def test_a_bound_never_rises_with_time(drawn: list[tuple[float, float, float]]) 
     for one in kept:
         longer = [s.lower_bound_j for s in found if s.iteration_time_s >= one.iteration_time_s]
         assert one.lower_bound_j == min(max(longer), one.energy_j)
+
+
+def test_a_point_is_as_cheap_as_a_single_question() -> None:
+    """Up to 0.05 points of the baseline's energy: both search, and neither knows the best."""
+    problem = pipelines.profiled("a40", microbatches=6)
+    limit_j = 0.0005 * baseline(problem).energy_j
+    for point in frontier(problem, 4, "changes"):
+        alone = solve(problem, Goal(point.iteration_time_s), "changes")
+        assert point.energy_j <= alone.energy_j + limit_j
