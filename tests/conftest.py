@@ -91,7 +91,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `first` begin the run: they wait for minutes, beside which others compute."""
+    """Tests marked `first` begin the run: they take so long that its end would wait for them."""
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 

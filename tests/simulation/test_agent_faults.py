@@ -232,6 +232,7 @@ class TestJobEnergy:
     JOB = "joulecut_job_energy_joules_total"
     IDLE = "joulecut_gpu_idle_energy_joules_total"
 
+    @pytest.mark.first
     def test_jobs_and_idle_add_up_to_the_boards_over_a_reload_and_a_kill(
         self, node: RunningAgent, driver: FakeNvml
     ) -> None:

@@ -59,6 +59,7 @@ def late(world: World, since: int, limit_s: float) -> int:
     )
 
 
+@pytest.mark.first
 def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: DatabaseStore) -> None:
     """Predictor, planner and guard are all wrong, and stay wrong: only the breaker is left."""
     world, slo = slow_world(), Slo(max_slowdown=0.02)

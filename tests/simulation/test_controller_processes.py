@@ -28,6 +28,7 @@ def reported(*source: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.first
 def test_recommend_enforce_stop_kill_restart_and_what_the_report_says(cluster: Cluster) -> None:
     cluster.policy("recommend")
     first, url, epoch = cluster.controller()

@@ -51,6 +51,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LongRun]:
     store.close()
 
 
+@pytest.mark.first
 def test_windows_measure_what_is_true(long_run: LongRun) -> None:
     world, _, store = long_run
     found = {arm: windows(store, arm) for arm in ("default", "plan")}

@@ -42,6 +42,7 @@ def test_a_lower_clock_is_held_against_the_same_work(name: str) -> None:
     assert slowdown_of(seen) == pytest.approx(slowdown_of(still), abs=0.04)
 
 
+@pytest.mark.first
 def test_a_job_on_limited_cards_saves_most_of_what_they_can() -> None:
     """Nothing is known of it but its operations, of which the site's limit hides a third."""
     seen = live(LIVES["limited-h200"](seed=7, knows="operations"), 3.0)

@@ -159,6 +159,7 @@ def _property(driver: FakeNvml, node: RunningAgent, examples: int, *, late: bool
     check()
 
 
+@pytest.mark.first
 def test_any_bytes_then_silence_leave_no_gpu_locked(driver: FakeNvml, node: RunningAgent) -> None:
     _property(driver, node, 6, late=False)
 

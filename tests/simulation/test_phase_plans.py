@@ -9,7 +9,7 @@ from worlds import Controller, few_points
 
 from joulecut_controller.store.database import open_store
 
-BUDGET, PHASE_S = 0.05, 240.0
+BUDGET, PHASE_S = 0.05, 160.0
 TRAIN, EVALUATE = Phase("train", lasts_s=PHASE_S), Phase("evaluate", "evaluate", lasts_s=PHASE_S)
 SHORT, LONG = (Phase(f"{n}", lasts_s=PHASE_S, microbatches=n) for n in (8, 16))
 
@@ -23,6 +23,7 @@ def stays(lived: Sequence[Lived]) -> list[list[Lived]]:
 
 
 @pytest.mark.parametrize("knows", ["profile", pytest.param("operations", marks=pytest.mark.long)])
+@pytest.mark.first
 def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
     tmp_path: Path, knows: Knows
 ) -> None:

@@ -17,6 +17,7 @@ def test_jobs_do_nearly_what_the_best_fixed_clocks_do(seed: int, jobs: int, rati
     assert (done.over, done.gone) == (0, 0)
 
 
+@pytest.mark.first
 def test_what_a_job_leaves_goes_to_another_and_back_within_the_budget(store: DatabaseStore) -> None:
     sharing = drawn(0, 2)
     stops, goes_on = sharing.worlds
