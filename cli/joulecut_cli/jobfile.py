@@ -33,7 +33,7 @@ from joulecut_engine.graph.power_limit import under_limit
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, priced, problem
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Problem
-from joulecut_wire.document import Document, load
+from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
 from joulecut_wire.section import read as read_section
 from joulecut_wire.section import section_of
@@ -144,7 +144,10 @@ def _limits(keys: JobKeys | GraphJobKeys) -> tuple[Jitter | None, ChangeLimits |
 def _explicit(document: Document, path: Path) -> JobFile:
     """A job whose graph is a file; it needs a profile only where costs refer to one."""
     keys: GraphJobKeys = read_section(document, GraphJobKeys, document.data)
-    graph = graphfile.read(path.parent / keys.graph)
+    try:
+        graph = graphfile.read(path.parent / keys.graph)
+    except BadInput as error:
+        raise document.behind(("graph",), error) from None
     power_w, profile = keys.blocking_power_w, Profile({})
     if keys.profile:
         profile = _profile(document, path, keys)
@@ -170,11 +173,14 @@ def _profile(document: Document, path: Path, keys: JobKeys | GraphJobKeys) -> Pr
         what = f"{limit_w:g} W, less than a GPU draws while it waits"
         raise document.bad(("power_limit_w",), what, f"more than {power_w:g}")
     if isinstance(given, str):
-        return _read_profile(document, path.parent / given, power_w, limit_w)
+        return _read_profile(document, path.parent / given, power_w, limit_w, ("profile",))
     if not 1 <= len(given) <= MEMBERS_MAX:
         what = f"a list of {len(given)}"
         raise document.bad(("profile",), what, f"1 to {MEMBERS_MAX} paths, one per GPU")
-    read = [_read_profile(document, path.parent / name, power_w, limit_w) for name in given]
+    read = [
+        _read_profile(document, path.parent / name, power_w, limit_w, ("profile", i))
+        for i, name in enumerate(given)
+    ]
     try:
         return lockstep(read, power_w)
     except ValueError as error:
@@ -182,10 +188,15 @@ def _profile(document: Document, path: Path, keys: JobKeys | GraphJobKeys) -> Pr
         raise document.bad(("profile",), str(error), allowed) from None
 
 
-def _read_profile(document: Document, path: Path, power_w: float, limit_w: float | None) -> Profile:
-    profile = profile_file.read(path)
+def _read_profile(
+    document: Document, path: Path, power_w: float, limit_w: float | None, place: KeyPath
+) -> Profile:
+    try:
+        profile = profile_file.read(path)
+    except BadInput as error:
+        raise document.behind(place, error) from None
     if fault := profile.units_fault(power_w):
-        raise document.bad(("profile",), fault, "times in seconds, energies in joules")
+        raise document.bad(place, fault, "times in seconds, energies in joules")
     if limit_w is None:
         return profile
     options = {key: under_limit(menu, limit_w) for key, menu in profile.options.items()}

@@ -50,6 +50,10 @@ class Document:
     def bad(self, path: Iterable[str | int], what: str, allowed: str = "") -> BadInput:
         return BadInput(self.where(path), what, allowed)
 
+    def behind(self, path: Iterable[str | int], fault: BadInput) -> BadInput:
+        """A fault of the file that a key names: both places."""
+        return BadInput(f"{self.where(path)}: {fault.where}", fault.what, fault.allowed)
+
 
 def show(path: Iterable[str | int]) -> str:
     """`("jobs", 0, "slo")` as text: `jobs[0].slo`."""

@@ -76,8 +76,7 @@ def _hourly(document: Document, keys: PolicyKeys, hourly: Hourly | None) -> dict
         try:
             found[series.csv] = hourly(series.csv)
         except BadInput as error:
-            where = f"{document.where(('cluster', 'cost', key, 'csv'))}: {error.where}"
-            raise BadInput(where, error.what, error.allowed) from None
+            raise document.behind(("cluster", "cost", key, "csv"), error) from None
     return found
 
 
@@ -145,8 +144,7 @@ class _Costs:
                 assert self._models is not None
                 measured, watts, shape = self._models(keys.model or "")
         except BadInput as error:
-            where = f"{self._document.where(place)}: {error.where}"
-            raise BadInput(where, error.what, error.allowed) from None
+            raise self._document.behind(place, error) from None
         self._same_shape(place, pipeline, shape)
         watts = watts if keys.blocking_power_w is None else keys.blocking_power_w
         profile = measured

@@ -333,10 +333,19 @@ def test_a_bad_table_is_one_line(folder: Path, text: str, expected: str) -> None
     assert expected in str(caught.value)
 
 
-def test_a_graph_that_is_not_there(folder: Path) -> None:
-    (folder / "job.yaml").write_text("graph: none.csv\nblocking_power_w: 1\n")
-    with pytest.raises(BadInput, match="No such file"):
+@pytest.mark.parametrize("named", ["graph: none.csv", "profile: none.csv", "profile: [none.csv]"])
+def test_a_file_that_is_not_there_is_named_with_its_key(folder: Path, named: str) -> None:
+    shape = "" if "graph" in named else "pipeline: {schedule: 1f1b, stages: 1, microbatches: 1}\n"
+    (folder / "job.yaml").write_text(f"{shape}blocking_power_w: 1\n{named}\n")
+    with pytest.raises(BadInput) as caught:
         read(folder / "job.yaml")
+    key = named.partition(":")[0] + ("[0]" if "[" in named else "")
+    said = str(caught.value)
+    assert f"{folder}/job.yaml:{3 if shape else 2}: {key}: {folder}/none.csv: No such file" in said
+    assert said.endswith("; allowed: a readable CSV file")
+
+
+def test_a_graph_has_no_pipeline(folder: Path) -> None:
     (folder / "job.yaml").write_text("graph: none.yaml\npipeline: {}\nblocking_power_w: 1\n")
     with pytest.raises(BadInput, match="pipeline: unknown key"):
         read(folder / "job.yaml")
