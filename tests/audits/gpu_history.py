@@ -28,7 +28,6 @@ class State:
     power_w: float
     clock_mhz: float = 210.0
     busy_percent: float = 0.0
-    reasons: int = 1
     labels: tuple[tuple[str, str], ...] = ()
     tensor_ratio: float | None = None
 
@@ -57,7 +56,6 @@ def owner(labels: Mapping[str, str]) -> str:
 
 
 Row = tuple[str, dict[str, str], float]
-REASONS = {0x02: "applications_clocks", 0x04: "sw_power_cap", 0x20: "sw_thermal"}
 
 
 def dcgm(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
@@ -73,7 +71,6 @@ def dcgm(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
     yield "DCGM_FI_DEV_POWER_USAGE", labels, state.power_w
     yield "DCGM_FI_DEV_SM_CLOCK", labels, state.clock_mhz
     yield "DCGM_FI_DEV_GPU_UTIL", labels, state.busy_percent
-    yield "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", labels, float(state.reasons)
     yield "DCGM_FI_DEV_POWER_MGMT_LIMIT", labels, gpu.limit_w
     if state.tensor_ratio is not None:
         yield "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", labels, state.tensor_ratio
@@ -91,9 +88,6 @@ def ours(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
     yield "joulecut_gpu_utilization_ratio", {**one, "engine": "gpu"}, state.busy_percent / 100.0
     yield "joulecut_gpu_power_limit_watts", {**one, "kind": "enforced"}, gpu.limit_w
     yield "joulecut_gpu_info", {**one, "index": str(gpu.index), "model": "A100"}, 1.0
-    for bit, reason in REASONS.items():
-        if state.reasons & bit:
-            yield "joulecut_gpu_clock_event_active", {**one, "reason": reason}, 1.0
     owner = {"source": "none"}
     if "hpc_job" in told:
         owner = {"source": "slurm", "exported_job": told["hpc_job"]}

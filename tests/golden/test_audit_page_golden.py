@@ -9,7 +9,7 @@ from joulecut_engine.money import Prices
 from joulecut_lab.audit import report
 from joulecut_lab.audit.auditor import Auditor
 from joulecut_lab.audit.finding import Audit, FirstSaving
-from joulecut_lab.audit.reading import SHARED, Frame, GpuName, GpuReading
+from joulecut_lab.audit.reading import SHARED, Frame, GpuReading
 
 KEPT = Path(__file__).parent / "day0"
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
@@ -27,16 +27,15 @@ def _gpu(number: int, step: int) -> GpuReading:
     hours = step * STEP_S / 3600.0
     uuid = f"GPU-{number}"
     if number == 8:
-        return GpuReading(uuid, "", None, 55.0, 210.0, 0.0, None, frozenset())
+        return GpuReading(uuid, "", None, 55.0, 210.0, 0.0)
     if number == 9:
-        return GpuReading(uuid, SHARED, None, 140.0, 1100.0, 0.6, None, frozenset())
+        return GpuReading(uuid, SHARED, None, 140.0, 1100.0, 0.6)
     owner = "train/gpt3" if number < 4 else "4711"
     if owner == "4711" and hours >= 12:
-        return GpuReading(uuid, owner, None, 62.0, 210.0, 0.0, None, frozenset())
+        return GpuReading(uuid, owner, None, 62.0, 210.0, 0.0)
     hot = number == 2 and hours >= 6
-    reasons = frozenset({"hw_thermal", "hw_slowdown"}) if hot else frozenset[str]()
     clock_mhz, power_w = (1185.0, 290.0) if hot else (1410.0, 372.0 + number)
-    return GpuReading(uuid, owner, None, power_w, clock_mhz, 0.97, None, reasons, 400.0)
+    return GpuReading(uuid, owner, None, power_w, clock_mhz, 0.97, None, 400.0)
 
 
 def audited() -> Audit:
@@ -44,7 +43,6 @@ def audited() -> Audit:
     for step in range(STEPS + 1):
         readings = tuple(_gpu(number, step) for number in range(10))
         auditor.take(Frame(step * STEP_S, STEP_S, readings))
-    names = {f"GPU-{n}": GpuName(f"GPU-{n}", f"node{n // 8}/{n % 8}", "A100") for n in range(10)}
     [gpt3] = [job for job in auditor.jobs() if job.name == "train/gpt3"]
     text = "from counters, before any probe: {} MHz"
     savings = tuple(
@@ -53,7 +51,7 @@ def audited() -> Audit:
         )
         for ratio, slowdown, mhz in ((0.06, 0.018, 1290), (0.09, 0.047, 1155))
     )
-    return auditor.finish(names, {"train/gpt3": savings})
+    return auditor.finish({"train/gpt3": savings})
 
 
 def test_page() -> None:

@@ -66,6 +66,7 @@ class Cluster:
     agents: list[str] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)
     sample_s: float = 0.25
+    job: str = "demo"
 
     def start(self, *argv: str) -> Process:
         log = self.folder / f"{len(self.processes)}.log"
@@ -94,7 +95,7 @@ class Cluster:
             for i in range(CARDS)
         ]
         job = {
-            "job": "demo",
+            "job": self.job,
             "pipeline": {"schedule": "1f1b", "microbatches": MICROBATCHES},
             "time_scale": SCALE,
             "gpus": gpus,
@@ -129,7 +130,7 @@ class Cluster:
     def policy(self, mode: str) -> None:
         spare = self.folder / "policy.new"
         spare.write_text(
-            "apiVersion: joulecut/v1\nkind: Policy\njobs:\n  - name: demo\n"
+            f"apiVersion: joulecut/v1\nkind: Policy\njobs:\n  - name: {self.job}\n"
             f"    mode: {mode}\n"
             "    match: {gpus: [n1/0-1, n2/0-1]}\n"
             "    slo: {max_slowdown: 5%, rate: hook}\n"

@@ -1,1 +1,1 @@
-"""Energy waste of a cluster from readings: idle GPUs, slow GPUs, savings from counters. Pure."""
+"""Energy waste of a cluster from readings: idle GPUs, savings from counters. Pure."""

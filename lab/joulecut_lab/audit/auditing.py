@@ -89,7 +89,7 @@ def _audited(
         for frame in history.frames(progress.advance):
             auditor.take(frame)
     labels = history.owner_labels - {"__name__"}
-    if given.job_label and history.gpus and given.job_label not in labels:
+    if given.job_label and history.models and given.job_label not in labels:
         what = f'no series of this time range has the label "{given.job_label:.60}"'
         raise BadInput("--job-label", what, ", ".join(sorted(labels)) or "no label was found")
     about = report.About(
@@ -106,8 +106,8 @@ def _judged(auditor: Auditor, model: "OtherJobs | None", history: History) -> Au
     if model is not None:
         from joulecut_lab.audit.first_saving import first_savings
 
-        savings = {job.name: first_savings(job, history.gpus, model) for job in auditor.jobs()}
-    audit = auditor.finish(history.gpus, savings, history.doubts())
+        savings = {job.name: first_savings(job, history.models, model) for job in auditor.jobs()}
+    audit = auditor.finish(savings, history.doubts())
     if not audit.gpus:
         raise Unavailable(
             "no GPU in this time range: series need the label UUID (dcgm-exporter) or uuid"

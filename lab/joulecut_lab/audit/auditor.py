@@ -16,12 +16,10 @@ from joulecut_lab.audit.reading import (
     SHARED,
     UNSEEN,
     Frame,
-    GpuName,
     GpuReading,
     Means,
     believed,
 )
-from joulecut_lab.audit.slow_gpus import GpuClocks, slow_gpus, slower, working
 
 # Two readings so many steps apart: something was missed.
 GAP_STEPS = 1.5
@@ -80,6 +78,7 @@ class Meter:
 
 
 IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
+BUSY_RATIO = 0.5  # "at work" in a step
 
 # Of `GpuReading`: means over the time at work at clocks that this product does not hold.
 COUNTERS = ("power_w", "clock_mhz", "power_limit_w", "busy_ratio", "memory_ratio", "sm_ratio",
@@ -116,7 +115,7 @@ class OwnerTotals:
         self.judged_s += spent.seconds
         if reading.busy_ratio < IDLE_RATIO:
             self.idle_j += spent.joules or 0.0
-        if not working(reading):
+        if reading.busy_ratio < BUSY_RATIO:
             return
         self.busy_s += spent.seconds
         if not reading.on_purpose:
@@ -129,37 +128,24 @@ class Auditor:
 
     def __init__(self) -> None:
         self._meters: dict[str, Meter] = {}
-        self._clocks: dict[str, GpuClocks] = {}
         self._facts: dict[str, OwnerTotals] = {}
         self._impossible: dict[str, int] = {}  # readings that cannot be, by figure
         self._gap_s = self._untold_s = self._energy_j = 0.0
         self._first_s: float | None = None
         self._last_s = 0.0
-        self._step_s = 0.0
 
     def take(self, frame: Frame) -> None:
         """One step. A GPU's first reading only starts its count."""
         if self._first_s is None:
             self._first_s = frame.at_s
-        self._last_s, self._step_s = frame.at_s, frame.span_s
-        teams: dict[str, list[GpuReading]] = {}
+        self._last_s = frame.at_s
         for shown in frame.readings:
             reading, impossible = believed(shown)
             for name in impossible:
                 self._impossible[name] = self._impossible.get(name, 0) + 1
             meter = self._meters.setdefault(reading.uuid, Meter())
-            spent = meter.step(reading, frame.at_s, frame.span_s)
-            for part in spent:
+            for part in meter.step(reading, frame.at_s, frame.span_s):
                 self._count(part, reading)
-            if spent and not spent[-1].gap:
-                teams.setdefault(reading.owner, []).append(reading)
-                if working(reading) and reading.clock_mhz:
-                    clocks = self._clocks.setdefault(reading.uuid, GpuClocks())
-                    clocks.work(reading, frame.span_s)
-        for owner, readings in teams.items():
-            if owner not in {NO_OWNER, SHARED, UNSEEN}:
-                for reading, usual_mhz in slower(readings):
-                    self._clocks[reading.uuid].lag(reading, usual_mhz, frame.span_s)
 
     def jobs(self) -> tuple[OwnerTotals, ...]:
         """Measured totals of each job so far, the largest first."""
@@ -168,7 +154,6 @@ class Auditor:
 
     def finish(
         self,
-        names: Mapping[str, GpuName],
         savings: Mapping[str, tuple[FirstSaving, ...]],
         doubts: Mapping[str, str] | None = None,
     ) -> Audit:
@@ -181,7 +166,6 @@ class Auditor:
             energy_j=self._energy_j,
             jobs=tuple(_finding(f, savings.get(f.name, ())) for f in self.jobs()),
             rest=self._rest(),
-            slow=slow_gpus(self._clocks, names, self._step_s),
             resets=sum(meter.resets for meter in self._meters.values()),
             gap_s=self._gap_s,
             energy_unknown_s=self._untold_s,

@@ -4,25 +4,12 @@ The exporter is recognised by the names in the Prometheus; fields that DCGM rena
 both names.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from joulecut_lab.audit.owners import of_dcgm, of_ours
-from joulecut_lab.audit.reading import GpuName
 from joulecut_wire import metrics
 from joulecut_wire.errors import Unavailable
-
-# nvml.h, nvmlClocksEventReason*: the bits of DCGM's mask, as the reasons of our own series.
-REASON_BITS = (
-    (0x002, "applications_clocks"),
-    (0x004, "sw_power_cap"),
-    (0x008, "hw_slowdown"),
-    (0x020, "sw_thermal"),
-    (0x040, "hw_thermal"),
-    (0x080, "hw_power_brake"),
-)
-
 
 PURPOSE = "purpose"  # a column of no reading: its clock is held by this product
 
@@ -46,8 +33,6 @@ class Exporter:
     owner: Callable[[Mapping[str, str], str], str]
     columns: Mapping[str, Column]
     owners: tuple[str, ...]  # series whose labels name the owner; the first that exists
-    reasons: tuple[str, ...]
-    mask: bool  # reasons are bits of a number, not labels
 
 
 def _ours(
@@ -83,8 +68,6 @@ DCGM = Exporter(
         "DCGM_FI_DEV_POWER_USAGE",
         "DCGM_FI_DEV_BOARD_POWER_WATTS",
     ),
-    reasons=("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
-    mask=True,
 )  # fmt: skip
 OURS = Exporter(
     title="Joulecut's agents",
@@ -100,8 +83,6 @@ OURS = Exporter(
         PURPOSE: _ours(metrics.GPU_CLOCK_LIMIT, 'bound="max"', last=True),
     },
     owners=(metrics.GPU_ALLOCATION_INFO.full_name,),
-    reasons=(metrics.GPU_CLOCK_EVENT.full_name,),
-    mask=False,
 )
 EXPORTERS = (OURS, DCGM)
 
@@ -131,23 +112,10 @@ def exporter_of(names: frozenset[str], url: str) -> Exporter:
     )
 
 
-# dcgm_structs.h: blanks of 64 bits, and their reasons. Those of 32 bits are no possible value.
+# dcgm_structs.h: blanks of 64 bits. Those of 32 bits are no possible value.
 _BLANK_FP64, _BLANK_INT64 = 140737488355328.0, 9223372036854775792.0
 
 
 def blank(value: float) -> bool:
     """Whether a sample stands for no value."""
     return 0.0 <= value - _BLANK_FP64 <= 3.0 or value >= _BLANK_INT64
-
-
-def words_of(text: str) -> set[str]:
-    """The reasons in a mask, as Prometheus writes numbers."""
-    value = float(text)
-    mask = int(value) if math.isfinite(value) and not blank(value) else 0
-    return {word for bit, word in REASON_BITS if mask & bit}
-
-
-def dcgm_name(uuid: str, labels: Mapping[str, str]) -> GpuName:
-    """Host, index and model. `Hostname` became `hostname` in 2026."""
-    host = labels.get("Hostname") or labels.get("hostname") or labels.get("instance", "?")
-    return GpuName(uuid, f"{host}/{labels.get('gpu', '?')}", labels.get("modelName", ""))

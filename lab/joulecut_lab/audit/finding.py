@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Basis = Literal["measured", "predicted", "unknown"]
-Cause = Literal["power brake", "hardware slowdown", "thermal", "power cap", "clock lock", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +53,6 @@ class JobFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowGpu:
-    """A GPU that was slower than expected, not by our doing.
-
-    `share` of its busy time it was slow, and then at `clock_mhz` where `usual_clock_mhz` was usual.
-    """
-
-    uuid: str
-    place: str
-    model: str
-    job: str
-    cause: Cause
-    share: float
-    clock_mhz: float
-    usual_clock_mhz: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Remainder:
     """Energy that belongs to no job: of GPUs without an owner (and its idle part), of shared GPUs,
     and of GPUs that were reassigned between samples.
@@ -93,7 +74,6 @@ class Audit:
     energy_j: float
     jobs: tuple[JobFinding, ...]
     rest: Remainder
-    slow: tuple[SlowGpu, ...]
     resets: int
     gap_s: float  # GPU seconds without readings
     energy_unknown_s: float  # GPU seconds without energy readings

@@ -22,17 +22,16 @@ from joulecut_engine.estimate.other_jobs import (
 from joulecut_engine.estimate.physics import Floats
 from joulecut_lab.audit.auditor import OwnerTotals
 from joulecut_lab.audit.finding import FirstSaving
-from joulecut_lab.audit.reading import GpuName
 
 CLOCK_STEP_MHZ = 15  # of NVIDIA's clock tables
 BUDGETS = (0.02, 0.05)  # slowdowns
 
 
 def first_savings(
-    facts: OwnerTotals, gpus: Mapping[str, GpuName], model: OtherJobs
+    facts: OwnerTotals, models: Mapping[str, str], model: OtherJobs
 ) -> tuple[FirstSaving, ...]:
-    """At each of `BUDGETS`; empty for a job on several models of cards. `gpus` by UUID."""
-    cards = {gpus[uuid].model for uuid in facts.uuids if uuid in gpus}
+    """At each of `BUDGETS`; empty for a job on several models of cards. `models` by UUID."""
+    cards = {models[uuid] for uuid in facts.uuids if uuid in models}
     if len(cards) != 1:
         return ()
     [card] = cards

@@ -7,13 +7,6 @@ NO_OWNER = ""  # no job is known to hold the GPU
 SHARED = "(shared)"  # several do at once: time slices, MIG
 UNSEEN = "(unseen)"  # reassigned between samples
 
-# One name a reason, as the agents' series have them (NVML's clock event reasons).
-POWER_CAP = "sw_power_cap"
-SETTING = "applications_clocks"
-HW_SLOWDOWN = "hw_slowdown"
-THERMAL_REASONS = frozenset({"sw_thermal", "hw_thermal"})
-POWER_BRAKE = "hw_power_brake"
-
 POWER_W_MAX = 5_000.0  # no board draws more
 COUNTER_J_MAX = POWER_W_MAX * 30 * 365.25 * 86_400.0  # since the driver was loaded
 _SIGNS = ("busy_ratio", "engine_ratio", "sm_ratio", "tensor_ratio", "dram_ratio")  # of work
@@ -29,23 +22,13 @@ OVER_LIMIT = 2.0  # a mean over a step; peaks of a millisecond are below it
 
 
 @dataclass(frozen=True, slots=True)
-class GpuName:
-    """Labels of a GPU. `place` is node and index, empty where unknown."""
-
-    uuid: str
-    place: str = ""
-    model: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class GpuReading:
     """One GPU in one step. `energy_j` is its counter at the end of the step; power, clock and
     the ratios are means over the step. `busy_ratio` and `memory_ratio` are NVML's utilisations:
     for how much of the time a kernel runs, and memory is read or written. `sm_ratio`,
     `engine_ratio`, `tensor_ratio` and `dram_ratio` are DCGM's activities of graphics engine, SMs,
     tensor pipes and memory.
-    `reasons` is None where clock event reasons are not exported. `on_purpose`: this product holds
-    its clock.
+    `on_purpose`: this product holds its clock.
     """
 
     uuid: str
@@ -55,7 +38,6 @@ class GpuReading:
     clock_mhz: float | None = None
     busy_ratio: float | None = None
     sm_ratio: float | None = None
-    reasons: frozenset[str] | None = None
     power_limit_w: float | None = None
     on_purpose: bool = False
     engine_ratio: float | None = None

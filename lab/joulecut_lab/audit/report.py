@@ -13,7 +13,7 @@ from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, sign
 from joulecut_lab.audit.finding import Audit, FirstSaving, JobFinding
 from joulecut_lab.audit.reading import POSSIBLE
 
-JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json has them all
+JOBS_SHOWN = 40  # a screen; --json has them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ def whole(ratio: float) -> str:
 
 def text(audit: Audit, about: About) -> str:
     """The whole page."""
-    parts = [_head(audit, about), _jobs(audit, about), _why(audit)]
-    parts += [_savings(audit, about), _slow(audit)]
+    parts = [_head(audit, about), _jobs(audit, about), _why(audit), _savings(audit, about)]
     return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
 
 
@@ -149,21 +148,6 @@ def _saved(one: FirstSaving) -> str:
     return f"{percent(one.ratio)} ({100.0 * one.low:.0f} to {100.0 * one.high:.0f})"
 
 
-def _slow(audit: Audit) -> list[str]:
-    if not audit.slow:
-        return ["No slow GPUs."]
-    head = ("SLOW GPU", "PLACE", "JOB", "CAUSE", "TIME", "MHZ", "OTHERS", "WHY")
-    rows = [
-        (one.uuid, one.place or NONE, one.job or NONE, one.cause, whole(one.share),
-         f"{one.clock_mhz:.0f}", f"{one.usual_clock_mhz:.0f}", one.text)
-        for one in audit.slow[:SLOW_SHOWN]
-    ]  # fmt: skip
-    lines = table(head, rows, frozenset({"TIME", "MHZ", "OTHERS"}))
-    if len(audit.slow) > SLOW_SHOWN:
-        lines.append(f"  and {len(audit.slow) - SLOW_SHOWN} more")
-    return lines
-
-
 def as_json(audit: Audit, about: About) -> dict[str, Any]:
     """Energies in kWh, times in seconds, shares as fractions; null is unknown."""
     rest = audit.rest
@@ -191,7 +175,6 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         },
         "shared_kwh": _kwh(rest.shared_j),
         "changed_hands_kwh": _kwh(rest.unseen_j),
-        "slow_gpus": [asdict(one) for one in audit.slow],
     }
 
 

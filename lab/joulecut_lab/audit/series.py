@@ -16,12 +16,10 @@ from joulecut_lab.audit.exporters import (
     PURPOSE,
     any_of_ours,
     blank,
-    dcgm_name,
     exporter_of,
-    words_of,
 )
 from joulecut_lab.audit.owners import OwnerHistory, joined_by_number
-from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
+from joulecut_lab.audit.reading import Frame, GpuReading
 from joulecut_wire import metrics
 
 STEPS_MAX = 1_440  # of a whole audit: a minute each for a day
@@ -38,7 +36,6 @@ class _Row:
 
     figures: dict[str, list[float | None]] = field(default_factory=dict)
     owners: dict[int, list[str]] = field(default_factory=dict)
-    reasons: dict[int, set[str]] = field(default_factory=dict)
 
 
 class History:
@@ -51,7 +48,7 @@ class History:
         self._names = server.names(begin_s, end_s, any_of_ours(matcher))
         self.exporter = exporter_of(self._names, server.url)
         self._owners = OwnerHistory()
-        self.gpus: dict[str, GpuName] = {}
+        self.models: dict[str, str] = {}  # of cards, by UUID
         self._joined: dict[str, set[str]] = {}  # pods, by the job in their names
         self.owner_labels: set[str] = set()  # of the series that name owners
         self.step_s = self._step(end_s - begin_s, end_s)
@@ -101,8 +98,7 @@ class History:
                 most = max(most, samples(answer))
                 self._fill(rows, column, answer, at=at, count=count)
         most = max(most, self._see_owners(rows, at, count))
-        self._see_reasons(rows, at, count)
-        self._see_names(at, count)
+        self._see_models(at, count)
         return rows, most
 
     def _over(self, name: str, labels: str, *, last: bool) -> str:
@@ -147,47 +143,26 @@ class History:
                 self._joined.setdefault(owner, set()).add(pod)
             for at_s, _ in series.values:
                 rows[uuid].owners.setdefault(self._index(at_s, at), []).append(owner)
-            if self.exporter is DCGM and uuid not in self.gpus:
-                self.gpus[uuid] = dcgm_name(uuid, series.metric)
+            if self.exporter is DCGM:
+                self.models.setdefault(uuid, series.metric.get("modelName", ""))
         return samples(answer)
 
-    def _see_reasons(self, rows: dict[str, _Row], at: int, count: int) -> None:
-        by = self.exporter.uuid if self.exporter.mask else f"{self.exporter.uuid}, reason"
-        for name in [name for name in self.exporter.reasons if name in self._names][:1]:
-            answer = self._ask(f"max by ({by}) ({self._over(name, '', last=True)})", at, count)
-            for series in answer:
-                row = rows.get(series.metric.get(self.exporter.uuid, ""))
-                for at_s, text in series.values if row else ():
-                    words = words_of(text) if self.exporter.mask else {series.metric["reason"]}
-                    assert row is not None
-                    row.reasons.setdefault(self._index(at_s, at), set()).update(words)
-
-    def _see_names(self, at: int, count: int) -> None:
+    def _see_models(self, at: int, count: int) -> None:
         name = metrics.GPU_INFO.full_name
         if self.exporter is not OURS or name not in self._names:
             return
         for series in self._ask(self._over(name, "", last=True), at, count):
-            uuid, host = series.metric.get("uuid", ""), series.metric.get("instance", "")
-            place = f"{host.rpartition(':')[0] or host}/{series.metric.get('index', '?')}"
-            self.gpus.setdefault(uuid, GpuName(uuid, place, series.metric.get("model", "")))
+            self.models.setdefault(series.metric.get("uuid", ""), series.metric.get("model", ""))
 
     def _frames(self, rows: Mapping[str, _Row], at: int, count: int) -> Iterator[Frame]:
-        has_reasons = (
-            any(name in self._names for name in self.exporter.reasons) or not self.exporter.mask
-        )
         for step in range(count):
             readings = []
             for uuid, row in rows.items():
                 if all(figures[step] is None for figures in row.figures.values()):
                     continue
                 owner = self._owners.owner(uuid, row.owners.get(step, ()))
-                readings.append(_reading(uuid, owner, row, step, has_reasons=has_reasons))
+                figures: dict[str, Any] = {name: each[step] for name, each in row.figures.items()}
+                on_purpose = figures.pop(PURPOSE, None) is not None
+                readings.append(GpuReading(uuid, owner, on_purpose=on_purpose, **figures))
             at_s = self._begin_s + (at + step) * self.step_s
             yield Frame(at_s, self.step_s, tuple(readings))
-
-
-def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> GpuReading:
-    figures: dict[str, Any] = {name: column[step] for name, column in row.figures.items()}
-    on_purpose = figures.pop(PURPOSE, None) is not None
-    reasons = frozenset(row.reasons.get(step, ())) if has_reasons else None
-    return GpuReading(uuid, owner, reasons=reasons, on_purpose=on_purpose, **figures)

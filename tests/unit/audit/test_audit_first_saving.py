@@ -10,7 +10,7 @@ from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob,
 from joulecut_lab.audit.auditing import predictor
 from joulecut_lab.audit.auditor import Auditor, OwnerTotals
 from joulecut_lab.audit.first_saving import first_savings, predicted_saving
-from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
+from joulecut_lab.audit.reading import Frame, GpuReading
 from joulecut_wire.errors import BadInput
 
 MODEL = "NVIDIA A100-SXM4-80GB"
@@ -37,7 +37,7 @@ def totals(
     return job
 
 
-GPUS = {"g": GpuName("g", "n1/0", MODEL)}
+MODELS = {"g": MODEL}
 
 
 def known(count: int) -> list[KnownJob]:
@@ -68,14 +68,14 @@ def test_a_job_without_power_has_no_prediction() -> None:
 
 def test_the_jobs_of_a_store_narrow_the_band(tmp_path: Path) -> None:
     job = totals(0.5)
-    alone = first_savings(job, GPUS, predictor(None))
+    alone = first_savings(job, MODELS, predictor(None))
     assert len(alone) == 2
     assert all("from counters, before any probe" in one.text for one in alone)
     url = f"sqlite:///{tmp_path}/controller.db"
     store = open_store(url)
     store.keep_learnt(NAME, encoded(known(20)))
     store.close()
-    taught = first_savings(job, GPUS, predictor(url))
+    taught = first_savings(job, MODELS, predictor(url))
     assert taught[0].high - taught[0].low < alone[0].high - alone[0].low
     assert taught[1].ratio > alone[1].ratio
 
