@@ -6,7 +6,6 @@ import json
 import time
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from joulecut_cli.money import given_prices
 from joulecut_cli.progress import Progress
@@ -17,10 +16,7 @@ from joulecut_lab.audit.finding import Audit
 from joulecut_lab.audit.series import History
 from joulecut_wire.command import FINE
 from joulecut_wire.duration import seconds
-from joulecut_wire.errors import BadInput, Unavailable, not_installed
-
-if TYPE_CHECKING:
-    from joulecut_engine.estimate.other_jobs import OtherJobs
+from joulecut_wire.errors import BadInput, Unavailable
 
 FOR_S_MAX = 31 * 86_400.0  # most keep less
 FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
@@ -28,9 +24,8 @@ FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
 
 def run(given: argparse.Namespace) -> int:
     """Prints an audit. Raises BadInput, Unavailable."""
-    model = predictor(given.store)
     duration_s = seconds(given.duration, "--for", FOR_S_MAX)
-    audit, about = _audited(given, model, duration_s)
+    audit, about = _audited(given, duration_s)
     if given.json:
         print(json.dumps(report.as_json(audit, about), allow_nan=False, indent=2))
     else:
@@ -38,37 +33,7 @@ def run(given: argparse.Namespace) -> int:
     return FINE
 
 
-def predictor(url: str | None) -> "OtherJobs | None":
-    """What counters say, by the jobs in the store of a controller where one is given; None without
-    numpy: the engine is not of the role `check`. Raises BadInput, Unavailable.
-    """
-    if find_spec("numpy") is None:
-        if url is not None:
-            raise not_installed("--store needs numpy", "engine")
-        return None
-    from joulecut_engine.estimate.other_jobs import OtherJobs
-
-    if url is None:
-        return OtherJobs(())
-    from joulecut_controller.known_jobs import NAME, decoded
-    from joulecut_controller.store.database import open_store
-    from joulecut_controller.store.sqlite import PREFIX, file_of
-
-    if url.startswith(PREFIX) and not file_of(url).is_file():
-        raise BadInput("--store", f"no file {file_of(url)}", "the store of a controller")
-    store = open_store(url)
-    try:
-        return OtherJobs(tuple(decoded(store.learnt(NAME))))
-    except ValueError as error:
-        what = f"its known jobs cannot be read: {error}"
-        raise BadInput("--store", what, "those of this version") from None
-    finally:
-        store.close()
-
-
-def _audited(
-    given: argparse.Namespace, model: "OtherJobs | None", duration_s: float
-) -> tuple[Audit, report.About]:
+def _audited(given: argparse.Namespace, duration_s: float) -> tuple[Audit, report.About]:
     if duration_s < FOR_S_MIN:
         raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
     access = Access(
@@ -98,15 +63,15 @@ def _audited(
         step_s=history.step_s,
         prices=given_prices(given),
     )
-    return _judged(auditor, model, history), about
+    return _judged(auditor, history), about
 
 
-def _judged(auditor: Auditor, model: "OtherJobs | None", history: History) -> Audit:
+def _judged(auditor: Auditor, history: History) -> Audit:
     savings = {}
-    if model is not None:
+    if find_spec("numpy") is not None:  # the engine is not of the role `check`
         from joulecut_lab.audit.first_saving import first_savings
 
-        savings = {job.name: first_savings(job, history.models, model) for job in auditor.jobs()}
+        savings = {job.name: first_savings(job, history.models) for job in auditor.jobs()}
     audit = auditor.finish(savings, history.doubts())
     if not audit.gpus:
         raise Unavailable(

@@ -29,9 +29,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--prometheus", metavar="URL", help="Prometheus that scrapes the GPUs")
     parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
-    parser.add_argument(
-        "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
-    )
     add_price_flags(parser)
     parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")
     parser.add_argument("--job-label", metavar="LABEL", default="", help="label that names the job")
@@ -43,6 +40,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--ca", metavar="FILE", type=Path, help="certificate authority, PEM")
     gone(parser, "--agents", "--prometheus URL, which reads the series of agents")
     gone(parser, "--policy", "joulecut plan JOB.yaml for a profile; --gpu-hour, --kwh, --pue")
+    gone(parser, "--store", "the controller itself, which recommends for jobs without an entry")
     gone(parser, "--html", "the printed text, or --json")
     gone(parser, "--csv", "--json")
     gone(parser, "--kwh-price", "--kwh PRICE")

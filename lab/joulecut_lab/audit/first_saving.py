@@ -1,7 +1,5 @@
-"""What one lower clock would save of an audited job, predicted from its counters. Pure.
-
-How much a job's time and power follow the clock is predicted by jobs that a controller has probed,
-and by physics.
+"""What one lower clock would save of an audited job, predicted from its counters by physics and
+public sweeps. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,15 +25,16 @@ CLOCK_STEP_MHZ = 15  # of NVIDIA's clock tables
 BUDGETS = (0.02, 0.05)  # slowdowns
 
 
-def first_savings(
-    facts: OwnerTotals, models: Mapping[str, str], model: OtherJobs
-) -> tuple[FirstSaving, ...]:
+MODEL = OtherJobs(())
+
+
+def first_savings(facts: OwnerTotals, models: Mapping[str, str]) -> tuple[FirstSaving, ...]:
     """At each of `BUDGETS`; empty for a job on several models of cards. `models` by UUID."""
     cards = {models[uuid] for uuid in facts.uuids if uuid in models}
     if len(cards) != 1:
         return ()
     [card] = cards
-    made = (predicted_saving(facts, card, budget, model) for budget in BUDGETS)
+    made = (predicted_saving(facts, card, budget) for budget in BUDGETS)
     return tuple(one for one in made if one is not None)
 
 
@@ -89,9 +88,7 @@ def _band(values: Floats, half: float) -> Predicted:
     return Predicted(min(mean, float(low)), mean, max(mean, float(high)))
 
 
-def predicted_saving(
-    facts: OwnerTotals, card: str, budget: float, model: OtherJobs
-) -> FirstSaving | None:
+def predicted_saving(facts: OwnerTotals, card: str, budget: float) -> FirstSaving | None:
     """Of the energy that was used at work; None where a counter is missing or nothing is saved.
 
     `card` is the driver's model name, `budget` the slowdown (a ratio).
@@ -111,8 +108,8 @@ def predicted_saving(
     )  # fmt: skip
     steps = int(highest_mhz / CLOCK_STEP_MHZ)
     clocks = [int(highest_mhz) - CLOCK_STEP_MHZ * i for i in range(steps - 1, -1, -1)]
-    voltage = model.voltage(card, highest_mhz)
-    found = first_saving(model.possible(counters), voltage, clock_mhz, clocks, budget)
+    voltage = MODEL.voltage(card, highest_mhz)
+    found = first_saving(MODEL.possible(counters), voltage, clock_mhz, clocks, budget)
     if found is None:
         return None
     saved, slower = found.saved, found.slowdown
