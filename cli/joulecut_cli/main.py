@@ -13,7 +13,7 @@ from joulecut_wire.command import FINE, guarded, retired
 from joulecut_wire.errors import BadInput, not_installed
 from joulecut_wire.quantity import nearest
 
-# What only the engine brings: a policy that names a run file needs it for its prediction.
+# What only the engine brings.
 NUMERIC = ("numba", "numpy", "scipy", "sklearn")
 WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, which a command needs
 GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not

@@ -33,7 +33,7 @@ from joulecut_lab.model.stage_profile import stage_profile
 from joulecut_lab.model.sweep import Space
 from joulecut_lab.model.system import FITTED, System
 from joulecut_wire import user_file
-from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, load, parse
+from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import choice, flag, nearest, number, shown, text, whole
 from joulecut_wire.section import Key, Section, key, taken
@@ -64,7 +64,6 @@ SHARES = {"memory_clock_share", "tensor_overlap"}
 EFFICIENCIES = {name for name in FITTED if name.endswith("_efficiency")}
 
 Reader = Callable[[object], Any]
-Take = Callable[[Path, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +144,9 @@ class RunFile:
     defaults: tuple[Default, ...] = ()  # that it sets
 
 
-def read(path: Path, take: Take | None = None) -> RunFile:
-    """Raises BadInput with file, line and key. `take` reads this file and those that it names."""
-    take = take or user_file.read
-    return of_document(parse(take(path, FILE_BYTES_MAX), str(path)), path, take)
+def read(path: Path) -> RunFile:
+    """Raises BadInput with file, line and key."""
+    return of_document(load(path), path)
 
 
 def of_mapping(given: Mapping[str, object], name: str) -> RunFile:
@@ -156,23 +154,21 @@ def of_mapping(given: Mapping[str, object], name: str) -> RunFile:
     return of_document(Document(name, given, {}), Path())
 
 
-def of_document(document: Document, path: Path, take: Take = user_file.read) -> RunFile:
+def of_document(document: Document, path: Path) -> RunFile:
     """As `read`; files are relative to `path`."""
     keys: FileKeys = read_section(document, FileKeys, document.data)
-    file = _described(document, path, keys, keys.run, take)
+    file = _described(document, path, keys, keys.run)
     check(document, ("run",), file.run, file.architecture)
     check_limit(document, file.architecture, file.system, file.run)
     return file
 
 
-def _described(
-    document: Document, path: Path, keys: FileKeys, given: object, take: Take = user_file.read
-) -> RunFile:
+def _described(document: Document, path: Path, keys: FileKeys, given: object) -> RunFile:
     """Its parts, with the run's keys as `given`; they are not checked against each other."""
-    system = read_system(document, path, keys.system, take)
+    system = read_system(document, path, keys.system)
     stack, given, defaults = read_stack(document, ("run",), given, system)
     run = read_run(document, ("run",), given)
-    architecture = read_model(document, path, keys.model, run.sequence, take)
+    architecture = read_model(document, path, keys.model, run.sequence)
     run = check_card(document, given, run, system)
     cost = read_cost(document, keys)
     return RunFile(path, architecture, system, run, cost, document, stack, defaults)
@@ -193,12 +189,6 @@ def predicted(file: RunFile) -> Predicted:
     watts = blocking_power_w(system, held)
     profile = replace(profile, source=f"predicted: {file.path}")
     return Predicted(profile, watts, run.shape())
-
-
-def predicted_run(path: Path, take: Take) -> tuple[Profile, float, Pipeline]:
-    """Profile, power of a waiting GPU in watts and shape: the reader of a policy's `run`."""
-    found = predicted(read(path, take))
-    return found.profile, found.blocking_power_w, found.shape
 
 
 def check(document: Document, place: KeyPath, run: Run, architecture: Architecture) -> None:
@@ -321,16 +311,15 @@ def read_choices(
     return found
 
 
-def read_model(
-    document: Document, path: Path, given: object, sequence: int, take: Take = user_file.read
-) -> Architecture:
+def read_model(document: Document, path: Path, given: object, sequence: int) -> Architecture:
     """A name, a configuration of Hugging Face, or the shape itself."""
     place = ("model",)
     if isinstance(given, str):
         return ARCHITECTURES[_known(document, place, given, tuple(ARCHITECTURES), "model")]
     if isinstance(given, dict) and "huggingface" in given:
         keys: _HuggingFaceKeys = read_section(document, _HuggingFaceKeys, given, place)
-        return huggingface(path.parent / keys.huggingface, take)
+        file = path.parent / keys.huggingface
+        return huggingface(user_file.read(file, CONFIG_BYTES_MAX), file)
     if not isinstance(given, dict):
         what = f"{shown(given)} is no model"
         raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
@@ -352,9 +341,8 @@ def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]
     return like | {"tied": True, "bias": True, "norm_bias": True, "positions": sequence}
 
 
-def huggingface(path: Path, take: Take = user_file.read) -> Architecture:
+def huggingface(raw: bytes, path: Path) -> Architecture:
     """Of a config.json. Raises BadInput with file and key."""
-    raw = take(path, CONFIG_BYTES_MAX)
     try:
         config = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -367,9 +355,7 @@ def huggingface(path: Path, take: Take = user_file.read) -> Architecture:
         raise BadInput(f"{path}: {fault.key}", fault.what, fault.allowed) from None
 
 
-def read_system(
-    document: Document, path: Path, given: object, take: Take = user_file.read
-) -> System:
+def read_system(document: Document, path: Path, given: object) -> System:
     """A name, an accelerator in a node of one's own, or a calibrated file; keys beside replace."""
     place = ("system",)
     if isinstance(given, str):
@@ -380,7 +366,7 @@ def read_system(
     rest = {key: one for key, one in given.items() if key not in {"accelerator", "file"}}
     if "file" in given:
         name = taken(document, text(4096, "a path"), given["file"], (*place, "file"))
-        base = system_file(path.parent / name, take)
+        base = system_file(path.parent / name)
     else:
         where = (*place, "accelerator")
         word = taken(document, text(200, "a name"), given["accelerator"], where)
@@ -415,9 +401,9 @@ def system_of(word: str, flag: str) -> System:
     return named_system(word, flag)
 
 
-def system_file(path: Path, take: Take = user_file.read) -> System:
+def system_file(path: Path) -> System:
     """A system as `joulecut model calibrate` writes it. Raises BadInput."""
-    document = parse(take(path, FILE_BYTES_MAX), str(path))
+    document = load(path)
     keys: _SystemKeys = read_section(document, _SystemKeys, document.data)
     found: System = record(document, ("system",), keys.system, System)
     return found

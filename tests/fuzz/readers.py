@@ -73,7 +73,7 @@ READERS: Mapping[str, Reader] = {
     "matrix": lambda raw: _prometheus(raw, lambda one: one.range("up", 0.0, 1.0, 1.0)),
     "policy": lambda raw: parse_policy(document.parse(raw, "p"), _no_profile, _no_profile),
     "profile": lambda raw: profile.parse(raw, "p"),
-    "config": lambda raw: run_file.huggingface(Path("config.json"), lambda *_: raw),
+    "config": lambda raw: run_file.huggingface(raw, Path("config.json")),
     "chakra": lambda raw: _file(raw, lambda path: chakra.read(path, 0)),
     "limits": lambda raw: power_budget._read(raw.decode(errors="replace")),
     "owners": lambda raw: GpuOwners().restore(raw.decode(errors="replace"), 0.0),

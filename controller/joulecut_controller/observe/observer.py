@@ -242,15 +242,14 @@ class _Shape:
 
 
 def _as_one_stage(policy: JobPolicy, placement: Placement) -> tuple[JobPolicy, Placement]:
-    """A job that reports its rate alone and has no measured profile: nothing says which GPU the
-    others wait for, so that all have one clock.
+    """A job that reports its rate alone and has no profile: nothing says which GPU the others wait
+    for, so that all have one clock.
     """
-    profile = policy.profile if policy.predicted is None else None
-    if policy.pipeline is None or profile is not None or placement.complaint:
+    if policy.pipeline is None or policy.profile is not None or placement.complaint:
         return policy, placement
     uuids = tuple(sorted(placement.uuids))
     pipeline = Pipeline("1f1b", stages=1, microbatches=1, data_parallel=len(uuids))
-    policy = replace(policy, pipeline=pipeline, profile=None)
+    policy = replace(policy, pipeline=pipeline)
     return policy, replace(placement, stages=(uuids,), groups=(), pipelines=())
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from joulecut_controller.policy.hourly import NAMES, Points
 from joulecut_controller.policy.policy import EDGE, JobPolicy, Mode, Policy, Series
 from joulecut_controller.policy.rate_query import NO_POWER_SIGNATURE, POWER_SIGNATURE, RateQuery
-from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PipelineKeys, PolicyKeys
+from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PolicyKeys
 from joulecut_controller.policy.validation import contradictions
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
@@ -21,8 +21,6 @@ from joulecut_wire.quantity import shown
 from joulecut_wire.section import first, read
 
 Profiles = Callable[[str], Profile]
-# Of a run file: predicted profile, blocking power, and the pipeline that it describes.
-Models = Callable[[str], tuple[Profile, float, Pipeline]]
 Hourly = Callable[[str], Points]
 JOBS_MAX = 20_000  # twice a cluster of 10,000 one-GPU jobs; each costs 0.1 ms here
 NO_OPT_IN = (
@@ -33,25 +31,21 @@ NO_EDGE = "granularity edge means changes with two of them, and goes with 0.3"
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
-def parse(
-    document: Document,
-    profiles: Profiles,
-    models: Models | None = None,
-    hourly: Hourly | None = None,
-) -> Policy:
+def parse(document: Document, profiles: Profiles, hourly: Hourly | None = None) -> Policy:
     """The policy that a document holds.
 
-    `profiles`, `models` and `hourly` (prices) read the file of a path as written, or raise
-    BadInput; they are called last, once the file itself is valid. Raises BadInput for the first
-    fault in the file. `digest` is set by the caller, which has the bytes.
+    `profiles` and `hourly` (prices) read the file of a path as written, or raise BadInput; they
+    are called last, once the file itself is valid. Raises BadInput for the first fault in the file.
+    `digest` is set by the caller, which has the bytes.
     """
     _is_a_policy(document)
     _is_bounded(document)
     keys: PolicyKeys = read(document, PolicyKeys, document.data)
     if fault := first(document, contradictions(keys)):
         raise fault
-    costs = _Costs(document, profiles, models)
-    jobs = (_job(document, ("jobs", i), job, keys.mode, costs) for i, job in enumerate(keys.jobs))
+    jobs = (
+        _job(document, ("jobs", i), job, keys.mode, profiles) for i, job in enumerate(keys.jobs)
+    )
     return Policy(
         hourly=_hourly(document, keys, hourly),
         mode=keys.mode,
@@ -124,56 +118,37 @@ def _is_bounded(document: Document) -> None:
             raise document.bad(("jobs", number, "match", "gpus"), what, "ranges: node1/0-7")
 
 
-class _Costs:
-    """Reads profiles and models; a fault names both the key and the place in the file."""
-
-    def __init__(self, document: Document, profiles: Profiles, models: Models | None) -> None:
-        self._document, self._profiles, self._models = document, profiles, models
-
-    def read(
-        self, keys: PipelineKeys, pipeline: Pipeline, path: KeyPath
-    ) -> tuple[Profile | None, float]:
-        """The profile, None without one, and the blocking power. Raises BadInput."""
-        if keys.profile is None and (keys.model is None or self._models is None):
-            return None, keys.blocking_power_w or 0.0
-        place: KeyPath = (*path, "pipeline", "profile" if keys.profile else "model")
-        try:
-            if keys.profile is not None:
-                measured, watts, shape = self._profiles(keys.profile), 0.0, pipeline
-            else:
-                assert self._models is not None
-                measured, watts, shape = self._models(keys.model or "")
-        except BadInput as error:
-            raise self._document.behind(place, error) from None
-        self._same_shape(place, pipeline, shape)
-        watts = watts if keys.blocking_power_w is None else keys.blocking_power_w
-        profile = measured
-        if mismatch(pipeline, measured):  # a whole backward follows from its halves
-            profile = completed(measured, kinds_of(pipeline), None)
-        what = mismatch(pipeline, profile)
-        if what:
-            kinds = ", ".join(kinds_of(pipeline))
-            allowed = f"stages 0 to {pipeline.stages - 1}, each with {kinds}"
-            raise self._document.bad(place, what, allowed)
-        if fault := measured.units_fault(watts):
-            raise self._document.bad(place, fault, "times in seconds, energies in joules")
-        return profile, watts
-
-    def _same_shape(self, place: KeyPath, pipeline: Pipeline, shape: Pipeline) -> None:
-        for key in ("schedule", "stages", "microbatches", "chunks"):
-            stated, here = getattr(shape, key), getattr(pipeline, key)
-            if stated != here:
-                what = f"the run file has {key} {stated}, the policy {here}"
-                raise self._document.bad(place, what, "the same pipeline in both")
+def _profile(
+    document: Document, place: KeyPath, name: str, pipeline: Pipeline, profiles: Profiles
+) -> Profile:
+    """That of this name, with every operation of the pipeline. Raises BadInput; a fault in the file
+    names both the key and the place in the file.
+    """
+    try:
+        measured = profiles(name)
+    except BadInput as error:
+        raise document.behind(place, error) from None
+    profile = measured
+    if mismatch(pipeline, measured):  # a whole backward follows from its halves
+        profile = completed(measured, kinds_of(pipeline), None)
+    if what := mismatch(pipeline, profile):
+        kinds = ", ".join(kinds_of(pipeline))
+        allowed = f"stages 0 to {pipeline.stages - 1}, each with {kinds}"
+        raise document.bad(place, what, allowed)
+    return profile
 
 
-def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _Costs) -> JobPolicy:
+def _job(
+    document: Document, path: KeyPath, keys: JobKeys, mode: Mode, profiles: Profiles
+) -> JobPolicy:
     match, rate = keys.match, keys.slo.rate
     pipeline = keys.pipeline.shape() if keys.pipeline else None
-    profile, watts = None, 0.0
-    if pipeline and keys.pipeline:
-        profile, watts = costs.read(keys.pipeline, pipeline, path)
-    if profile is not None:
+    profile, watts = None, (keys.pipeline and keys.pipeline.blocking_power_w) or 0.0
+    if pipeline and keys.pipeline and keys.pipeline.profile is not None:
+        place: KeyPath = (*path, "pipeline", "profile")
+        profile = _profile(document, place, keys.pipeline.profile, pipeline, profiles)
+        if fault := profile.units_fault(watts):
+            raise document.bad(place, fault, "times in seconds, energies in joules")
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
     template = keys.opt_in is not None and match is None  # no job of its own before either
     gone = [NO_POWER_SIGNATURE] if rate == POWER_SIGNATURE else []
@@ -194,7 +169,6 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         profile=profile,
         rate=rate if isinstance(rate, RateQuery) else None,
         warning="; ".join(gone),
-        predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,
         ranks=keys.ranks.source,

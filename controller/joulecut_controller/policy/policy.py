@@ -300,7 +300,6 @@ class JobPolicy:
     pipeline: Pipeline | None = None
     profile: Profile | None = None  # None: no change of clocks
     rate: RateQuery | None = None  # in place of reports of its own
-    predicted: Profile | None = None  # by a model of the run; a job with it may lose `profile`
     blocking_power_w: float = 0.0
     ranks: Ranks = "hook"  # source of the stage of each GPU
     weight: float = 1.0  # of its relative throughput, where a power budget is shared out

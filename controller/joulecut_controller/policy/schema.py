@@ -226,13 +226,6 @@ class PipelineKeys:
         "the job is learnt while it runs, in mode `enforce` "
         "([jobs without a profile](predictors.md#jobs-without-a-profile))",
     )
-    model: str | None = key(
-        _PATH,
-        None,
-        meaning="a [run file](model.md) in place of `profile`, relative to this file: the "
-        "controller starts from predicted times and powers, which what it measures corrects by up "
-        "to a factor of two",
-    )
     blocking_power_w: float | None = key(
         number(0.0, WAITING_W_MAX, unit="watts"),
         None,

@@ -225,9 +225,6 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Place]:
         what = f"{pipeline.expert_parallel} experts' groups do not fit"
         allowed = "a divisor of context_parallel x data_parallel"
         yield Place((*path, "pipeline", "expert_parallel"), what, allowed)
-    if pipeline.profile is not None and pipeline.model is not None:
-        what = "profile and model both give the costs"
-        yield Place((*path, "pipeline", "model"), what, "one of them")
     if pipeline.profile is not None and pipeline.blocking_power_w is None:
         yield Place(
             (*path, "pipeline"),

@@ -17,8 +17,7 @@ from joulecut_controller.sources.hourly_prices import FILE_BYTES_MAX as HOURLY_B
 from joulecut_controller.sources.hourly_prices import parse as parse_hourly
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
-from joulecut_engine.graph.pipeline import Pipeline, Profile
-from joulecut_engine.readers import reader
+from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire import document, user_file
 from joulecut_wire.errors import BadInput
 
@@ -47,7 +46,7 @@ def load(path: Path, *, profiles: Path | None = None) -> Policy:
 
 @dataclass(eq=False)
 class PolicyFile:
-    """One policy file, and the profiles and run files that it names.
+    """One policy file, and the profiles that it names.
 
     A profile is the file of that path, relative to the policy. A plain name that is no file there
     is looked for in the folder `profiles`.
@@ -67,32 +66,24 @@ class PolicyFile:
     def load(self) -> Policy:
         """The policy on disk. Raises BadInput.
 
-        Paths of profiles and run files are relative to the policy file; `digest` covers their
-        bytes too.
+        Paths of profiles are relative to the policy file; `digest` covers their bytes too.
         """
         seen: dict[Path, _Seen] = {}
         self._seen = seen  # also of an invalid file, which is reported once
         self._valid = False
         profiles: dict[str, Profile] = {}
-        models: dict[str, tuple[Profile, float, Pipeline]] = {}
 
         def profile(text: str) -> Profile:
             if text not in profiles:
                 profiles[text] = self._profile(text, seen)
             return profiles[text]
 
-        def model(text: str) -> tuple[Profile, float, Pipeline]:
-            if text not in models:
-                place, take = self.path.parent / text, lambda p, b: _take(p, b, seen)
-                models[text] = reader("predicted_run")(place, take)
-            return models[text]
-
         def hourly(text: str) -> Points:
             place = self.path.parent / text
             return parse_hourly(_take(place, HOURLY_BYTES_MAX, seen), str(place))
 
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
-        policy = parse(document.parse(raw, str(self.path)), profile, model, hourly)
+        policy = parse(document.parse(raw, str(self.path)), profile, hourly)
         content = "".join(one.digest for one in seen.values())
         self._valid = True
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])

@@ -128,7 +128,7 @@ POLICIES: tuple[tuple[Any, ...], ...] = (
     ("jobs[0].pipeline.sync", "always"),
     ("jobs[0].pipeline.profile", "none.csv"),
     ("jobs[0].pipeline.profile", "."),
-    ("jobs[0].pipeline.model", "run.yaml"),
+    ("jobs[0].pipeline.model", "run.yaml"),  # a key that went
     ("jobs[0].pipeline.blocking_power_w", 6000),
     ("jobs[0].pipeline.blocking_power_w", NAN),
     ("jobs[0].ranks.order", "tp-cp"),

@@ -14,6 +14,7 @@ from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.system import System
+from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 
 FILE: dict[str, dict[str, Any]] = {
@@ -29,7 +30,7 @@ VALUES = st.sampled_from([0, 1, 2, 7, 10**9, 10**300, 0.5, 1.5, 1e18, -1, True, 
 
 def read(data: dict[str, dict[str, Any]]) -> run_file.RunFile:
     raw = yaml.safe_dump(data).encode()
-    return run_file.read(Path("run.yaml"), lambda _path, _size: raw)
+    return run_file.of_document(document.parse(raw, "run.yaml"), Path("run.yaml"))
 
 
 def changed(*changes: tuple[str, str, Any]) -> dict[str, dict[str, Any]]:
@@ -70,8 +71,6 @@ def test_a_number_that_would_be_divided_by_is_named(
 
 
 def test_a_number_beyond_every_float_is_named_in_a_configuration() -> None:
-    def take(path: Path, _: int) -> bytes:
-        return b'{"model_type": "gpt2", "n_embd": ' + b"9" * 400 + b"}"
-
+    raw = b'{"model_type": "gpt2", "n_embd": ' + b"9" * 400 + b"}"
     with pytest.raises(BadInput, match="n_embd: a huge number is out of range"):
-        run_file.huggingface(Path("config.json"), take)
+        run_file.huggingface(raw, Path("config.json"))
