@@ -9,7 +9,7 @@ owner of that energy may be lost.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from joulecut_lab.audit.finding import Amount, Audit, FirstSaving, JobFinding, Remainder
+from joulecut_lab.audit.finding import Audit, FirstSaving, JobFinding, Remainder
 from joulecut_lab.audit.reading import (
     NO_OWNER,
     POWER_W_MAX,
@@ -193,13 +193,7 @@ class Auditor:
 
 def _finding(facts: OwnerTotals, savings: tuple[FirstSaving, ...]) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
-    idle = Amount.unknown("no series has the utilisation of its GPUs")
-    if facts.joined:
-        idle = Amount.unknown(facts.joined)
-    elif judged:
-        idle = Amount(
-            facts.idle_j, "measured", f"busy for less than {100.0 * IDLE_RATIO:.0f} % of a step"
-        )
+    unknown = facts.joined or ("" if judged else "no series has the utilisation of its GPUs")
     return JobFinding(
         name=facts.name,
         gpus=len(facts.uuids),
@@ -207,6 +201,7 @@ def _finding(facts: OwnerTotals, savings: tuple[FirstSaving, ...]) -> JobFinding
         energy_known_s=facts.energy_known_s,
         busy_s=facts.busy_s if judged else None,
         energy_j=facts.energy_j,
-        idle=idle,
+        idle_j=None if unknown else facts.idle_j,
+        idle_text=unknown or f"busy for less than {100.0 * IDLE_RATIO:.0f} % of a step",
         savings=savings,
     )

@@ -1,25 +1,9 @@
 """Findings of an audit as values: printed as text and JSON.
 
-Every amount has a basis, or names the missing input; nothing is filled in.
+A figure that is not known names the missing input; nothing is filled in.
 """
 
 from dataclasses import dataclass
-from typing import Literal
-
-Basis = Literal["measured", "predicted", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Joules over the whole time; None where unknown; `text` then names the missing input."""
-
-    joules: float | None
-    basis: Basis
-    text: str
-
-    @staticmethod
-    def unknown(text: str) -> "Amount":
-        return Amount(None, "unknown", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +23,8 @@ class FirstSaving:
 @dataclass(frozen=True, slots=True)
 class JobFinding:
     """One job over the whole time. `gpu_s` are seconds of GPUs held, `busy_s` those at work (None
-    where no series has it), `energy_known_s` those whose energy is known.
+    where no series has it), `energy_known_s` those whose energy is known. `idle_text` is what
+    `idle_j` rests on, or the missing input where it is None.
     """
 
     name: str
@@ -48,7 +33,8 @@ class JobFinding:
     energy_known_s: float
     busy_s: float | None
     energy_j: float
-    idle: Amount
+    idle_j: float | None
+    idle_text: str
     savings: tuple[FirstSaving, ...] = ()
 
 

@@ -2,8 +2,7 @@
 public sweeps. Pure.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from joulecut_engine.estimate.other_jobs import (
     LOWEST_RATIO,
     Counters,
     OtherJobs,
-    Voltage,
 )
 from joulecut_engine.estimate.physics import Floats
 from joulecut_lab.audit.auditor import OwnerTotals
@@ -38,60 +36,11 @@ def first_savings(facts: OwnerTotals, models: Mapping[str, str]) -> tuple[FirstS
     return tuple(one for one in made if one is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """A ratio with the band that NOMINAL of the known jobs kept."""
-
-    low: float
-    mean: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class LowerClock:
-    """What one clock for the whole job would do, against default clocks. Predicted."""
-
-    clock_mhz: int
-    saved: Predicted  # of the energy
-    slowdown: Predicted
-
-
-def first_saving(
-    possible: Floats, voltage: Voltage, default_mhz: float, clocks_mhz: Sequence[int], budget: float
-) -> LowerClock | None:
-    """The clock of least predicted energy whose predicted slowdown keeps `budget` (a ratio).
-
-    `possible` are shares as `OtherJobs.possible` gives them, `clocks_mhz` the card's. None without
-    one below `default_mhz` that saves.
-    """
-    lower = [mhz for mhz in clocks_mhz if LOWEST_RATIO * default_mhz <= mhz < default_mhz]
-    if not lower:
-        return None
-    clocks = np.array(lower, dtype=np.float64)
-    time = 1.0 + possible[:, :1] * (default_mhz / clocks - 1.0)
-    moved = voltage.dynamic(clocks, default_mhz)
-    energy = time * (possible[:, 1:] + (1.0 - possible[:, 1:]) * moved)
-    best = int(np.where(time[0] <= 1.0 + budget, energy[0], np.inf).argmin())
-    if time[0, best] > 1.0 + budget or energy[0, best] >= 1.0:
-        return None
-    return LowerClock(
-        lower[best], _band(1.0 - energy[:, best], FORM_HALF), _band(time[:, best] - 1.0, 0.0)
-    )
-
-
-def _band(values: Floats, half: float) -> Predicted:
-    """Of a prediction (first) and what else is possible, `half` of it unseen by the shares."""
-    outside = (1.0 - NOMINAL) / 2.0
-    mean = float(values[0])
-    values = np.concatenate([values - half, values, values + half])
-    low, high = np.quantile(values, [outside, 1.0 - outside])
-    return Predicted(min(mean, float(low)), mean, max(mean, float(high)))
-
-
 def predicted_saving(facts: OwnerTotals, card: str, budget: float) -> FirstSaving | None:
-    """Of the energy that was used at work; None where a counter is missing or nothing is saved.
+    """The clock of least predicted energy whose predicted slowdown keeps `budget` (a ratio); None
+    where a counter is missing, or no clock below that of its work saves.
 
-    `card` is the driver's model name, `budget` the slowdown (a ratio).
+    `card` is the driver's model name.
     """
     known = find_card(card)
     mean = facts.counters.mean
@@ -106,21 +55,38 @@ def predicted_saving(facts: OwnerTotals, card: str, budget: float) -> FirstSavin
         card, clock_mhz / highest_mhz, power_w / limit_w, gpu_ratio=mean("busy_ratio"),
         **seen,
     )  # fmt: skip
-    steps = int(highest_mhz / CLOCK_STEP_MHZ)
-    clocks = [int(highest_mhz) - CLOCK_STEP_MHZ * i for i in range(steps - 1, -1, -1)]
-    voltage = MODEL.voltage(card, highest_mhz)
-    found = first_saving(MODEL.possible(counters), voltage, clock_mhz, clocks, budget)
-    if found is None:
+    clocks = np.arange(int(highest_mhz), 0, -CLOCK_STEP_MHZ)[::-1].astype(np.float64)
+    clocks = clocks[(clocks >= LOWEST_RATIO * clock_mhz) & (clocks < clock_mhz)]
+    if not clocks.size:
         return None
-    saved, slower = found.saved, found.slowdown
+    possible = MODEL.possible(counters)
+    time = 1.0 + possible[:, :1] * (clock_mhz / clocks - 1.0)
+    moved = MODEL.voltage(card, highest_mhz).dynamic(clocks, clock_mhz)
+    energy = time * (possible[:, 1:] + (1.0 - possible[:, 1:]) * moved)
+    best = int(np.where(time[0] <= 1.0 + budget, energy[0], np.inf).argmin())
+    if time[0, best] > 1.0 + budget or energy[0, best] >= 1.0:
+        return None
+    low, saved, high = _band(1.0 - energy[:, best], FORM_HALF)
+    least, slower, most = _band(time[:, best] - 1.0, 0.0)
     return FirstSaving(
-        ratio=saved.mean,
-        joules=saved.mean * facts.work_j,
+        ratio=saved,
+        joules=saved * facts.work_j,
         text=(
-            f"from counters, before any probe: {found.clock_mhz} MHz, "
-            f"{100 * slower.mean:.1f} % slower ({100 * slower.low:.1f} to {100 * slower.high:.1f})"
+            f"from counters, before any probe: {clocks[best]:.0f} MHz, "
+            f"{100 * slower:.1f} % slower ({100 * least:.1f} to {100 * most:.1f})"
         ),
-        low=saved.low,
-        high=saved.high,
-        slowdown=slower.mean,
+        low=low,
+        high=high,
+        slowdown=slower,
     )
+
+
+def _band(values: Floats, half: float) -> tuple[float, float, float]:
+    """Low, mean and high of a prediction (first) and what else is possible, `half` of it unseen by
+    the shares: the band that NOMINAL of the known jobs kept.
+    """
+    outside = (1.0 - NOMINAL) / 2.0
+    mean = float(values[0])
+    values = np.concatenate([values - half, values, values + half])
+    low, high = np.quantile(values, [outside, 1.0 - outside])
+    return min(mean, float(low)), mean, max(mean, float(high))

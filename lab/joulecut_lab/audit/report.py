@@ -88,7 +88,7 @@ def _jobs(audit: Audit, about: About) -> list[str]:
     lines = table(head, rows, frozenset(head[1:]))
     if len(audit.jobs) > JOBS_SHOWN:
         lines.append(f"  and {len(audit.jobs) - JOBS_SHOWN} smaller jobs")
-    idle = [job.idle.joules for job in audit.jobs if job.idle.joules is not None]
+    idle = [job.idle_j for job in audit.jobs if job.idle_j is not None]
     if idle:
         price = money(about.money(sum(idle)))
         lines += ["", f"  idle: {price} in {len(idle)} of {len(audit.jobs)} jobs"]
@@ -98,7 +98,7 @@ def _jobs(audit: Audit, about: About) -> list[str]:
 def _job_row(job: JobFinding, about: About) -> tuple[str, ...]:
     busy = NONE if job.busy_s is None or not job.gpu_s else whole(job.busy_s / job.gpu_s)
     spent = kwh(job.energy_j), money(about.money(job.energy_j))
-    return (job.name, str(job.gpus), busy, *spent, kwh(job.idle.joules))
+    return (job.name, str(job.gpus), busy, *spent, kwh(job.idle_j))
 
 
 def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
@@ -115,9 +115,13 @@ def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
 
 def _why(audit: Audit) -> list[str]:
     """The basis of every amount, or the missing input."""
-    lines = [f"  {job.name}: idle {job.idle.basis}: {job.idle.text}"
+    lines = [f"  {job.name}: idle {_basis(job)}: {job.idle_text}"
              for job in audit.jobs[:JOBS_SHOWN]]  # fmt: skip
     return ["Basis", *lines] if lines else []
+
+
+def _basis(job: JobFinding) -> str:
+    return "unknown" if job.idle_j is None else "measured"
 
 
 def _savings(audit: Audit, about: About) -> list[str]:
@@ -188,10 +192,10 @@ def _job(job: JobFinding, about: About) -> dict[str, Any]:
         "energy_kwh": _kwh(job.energy_j),
         "cost": about.money(job.energy_j),
         "idle": {
-            "kwh": _kwh(job.idle.joules),
-            "cost": about.money(job.idle.joules),
-            "basis": job.idle.basis,
-            "text": job.idle.text,
+            "kwh": _kwh(job.idle_j),
+            "cost": about.money(job.idle_j),
+            "basis": _basis(job),
+            "text": job.idle_text,
         },
         "savings": [
             {

@@ -105,4 +105,4 @@ def test_nothing_of_a_job_joined_by_name_is_measured() -> None:
         gpus = [GpuReading(f"g{n}", "exp", None, 400.0, 1200.0 + 60 * n, 0.9) for n in range(4)]
         auditor.take(Frame(number * STEP_S, STEP_S, tuple(gpus)))
     (job,) = auditor.finish({}, {"exp": "joined by name"}).jobs
-    assert (job.idle.basis, job.idle.text) == ("unknown", "joined by name")
+    assert (job.idle_j, job.idle_text) == (None, "joined by name")
