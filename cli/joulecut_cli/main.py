@@ -13,11 +13,6 @@ from joulecut_wire.command import FINE, guarded, retired
 from joulecut_wire.errors import BadInput, not_installed
 from joulecut_wire.quantity import nearest
 
-# What only the engine brings.
-NUMERIC = ("numba", "numpy", "scipy", "sklearn")
-WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, which a command needs
-GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
-
 GONE = {  # answered until 0.3
     "clear": "joulecut restore --direct --agents NODE --all",
     "completion": "joulecut --help, and joulecut COMMAND --help",
@@ -63,13 +58,8 @@ def dispatch(argv: list[str]) -> int:
     except ModuleNotFoundError as error:  # also where the command itself imports later
         if (error.name or "").startswith("joulecut"):
             raise
-        extra = command.extra
-        if error.name in NUMERIC and extra not in WITH_ENGINE:
-            extra = "engine"
-        elif error.name in GRPC and extra == "check":
-            extra = "controller"
         what = f"{name} needs {error.name}, which is not installed"
-        raise not_installed(what, extra) from None
+        raise not_installed(what, command.extra) from None
     return status
 
 

@@ -5,12 +5,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from joulecut_controller.policy.policy import CURRENCY, PRICE_MAX, PUE_MAX
 from joulecut_engine.money import GPU_HOUR, KWH, PUE, Iteration, Prices, Worth, least_cost, worth
 from joulecut_wire.flags import number
-from joulecut_wire.quantity import Fault
 
-PRICE_MAX, PUE_MAX = 1e6, 10.0  # as in a policy
-CURRENCY_MAX = 8  # as in a policy
 FLAGS = {"gpu_hour": "--gpu-hour", "kwh": "--kwh", "pue": "--pue"}
 
 
@@ -21,18 +19,11 @@ def add_price_flags(parser: _ActionsContainer) -> None:
         "--gpu-hour", type=price, metavar="PRICE", help=f"of one GPU-hour (default {GPU_HOUR:g})"
     )
     parser.add_argument("--kwh", type=price, metavar="PRICE", help=f"of one kWh (default {KWH:g})")
-    parser.add_argument("--currency", metavar="WORD", type=currency, help="shown beside amounts")
+    parser.add_argument("--currency", metavar="WORD", type=CURRENCY, help="shown beside amounts")
     parser.add_argument(
         "--pue", type=number(1.0, PUE_MAX), metavar="RATIO",
         help=f"power usage effectiveness (default {PUE:g})",
     )  # fmt: skip
-
-
-def currency(word: str) -> str:
-    """A word or a sign. Raises Fault."""
-    if not 0 < len(word) <= CURRENCY_MAX or any(one.isdigit() or one.isspace() for one in word):
-        raise Fault(f"{word!r} is no currency", "up to 8 letters or a sign: EUR")
-    return word
 
 
 def given_prices(options: Namespace, beside: Prices | None = None) -> Prices:

@@ -46,6 +46,7 @@ CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
 GRAMS_PER_TONNE = 1e6
 MADE = {"made": True}  # of a field that the file does not have, and no JSON of a policy
 PUE_MAX = 10.0  # the worst published figures are around 3
+CURRENCY = name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR")
 SLOWDOWN = percentage(100.0)  # half the speed is not a slowdown budget
 P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
 
@@ -394,7 +395,7 @@ class Cost:
         meaning="grams of CO2 per kWh by the hour in place of `co2_g_per_kwh`",
     )
     currency: str = key(
-        name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR"),
+        CURRENCY,
         "",
         default="none",
         meaning="the currency of all prices, such as `EUR`; shown beside every amount",
