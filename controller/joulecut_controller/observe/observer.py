@@ -164,8 +164,8 @@ class Observer:
         if policy.pipeline is not None:
             phase = self.stats.phase(policy.name)
             policy = replace(policy, pipeline=as_run(policy.pipeline, phase))
-            if phase.kind == "evaluate":  # a profile and a prediction are of training
-                policy = replace(policy, profile=None, predicted=None)
+            if phase.kind == "evaluate":  # a profile is of training
+                policy = replace(policy, profile=None)
         placement = self._placements.placement(policy, gpus, now_s, match)
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
