@@ -74,11 +74,16 @@ def _job(name: str, found: JobSaving, about: Known, prices: Cost, until_unix_s: 
         **_saving(newest),
         "spent_under_plans": {
             "energy_j": found.spent.energy_j,
+            "measured_j": found.spent.measured_j,
             "time_s": found.spent.time_s,
             "iterations": found.spent.iterations,
             "energy_without_ratio_j": found.uncounted_j,
         },
-        "saved": {"j": _interval(found.saved_j), "kwh": _kwh(found.saved_j)},
+        "saved": {
+            "j": _interval(found.saved_j),
+            "kwh": _kwh(found.saved_j),
+            "measured_kwh": _kwh(found.measured_j),
+        },
         "wall": _wall(sum_of([found], prices).wall),
         "break_even_slowdown_ratio": made and made.break_even_slowdown,
         "worth": made and made.as_json(),
@@ -145,6 +150,7 @@ def _sum(name: str, jobs: list[JobSaving], prices: Cost) -> Json:
         "jobs": made.jobs,
         "jobs_unknown": made.unknown,
         "saved_kwh": _kwh(made.saved_j),
+        "measured_kwh": _kwh(made.measured_j),
         "wall": _wall(made.wall),
     }
 

@@ -7,7 +7,7 @@ Nothing else is counted.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
@@ -22,9 +22,12 @@ BETWEEN_S_MAX = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Energy of all the job's GPUs (J), time on the wall (s) and iterations, under plans."""
+    """Energy of all the job's GPUs (J), time on the wall (s) and iterations, under plans.
+    `measured_j` is the energy in windows; the rest is assumed.
+    """
 
     energy_j: float = 0.0
+    measured_j: float = 0.0
     time_s: float = 0.0
     iterations: float = 0.0
     iterating_s: float = 0.0  # of the time, what iterations of training took
@@ -32,6 +35,7 @@ class Spent:
     def plus(self, other: "Spent") -> "Spent":
         return Spent(
             self.energy_j + other.energy_j,
+            self.measured_j + other.measured_j,
             self.time_s + other.time_s,
             self.iterations + other.iterations,
             self.iterating_s + other.iterating_s,
@@ -41,13 +45,15 @@ class Spent:
 @dataclass(frozen=True, slots=True)
 class JobSaving:
     """A job's shapes, the oldest first, and sums over those whose ratio is known; None where it is
-    known for none. `predicted_j` is what plans promised for the same energy, where they did.
+    known for none. `measured_j` is the part of `saved_j` in windows, `predicted_j` what plans
+    promised for the energy of all of it, where they did.
     """
 
     shapes: tuple[Saving, ...] = ()
     spent: Spent = Spent()
     uncounted_j: float = 0.0  # spent under plans in shapes whose ratio is not known
     saved_j: Interval | None = None
+    measured_j: Interval | None = None
     longer_gpu_s: Interval | None = None
 
     @property
@@ -65,16 +71,17 @@ def job_saving(windows: Iterable[MeasuredWindow]) -> JobSaving:
     given = tuple(windows)
     shapes, times = by_shape(given), plan_times(usable_windows(given))
     spent, uncounted_j = Spent(), 0.0
-    saved, longer = list[Interval](), list[Interval]()
+    saved, measured, longer = list[Interval](), list[Interval](), list[Interval]()
     for one in shapes:
         time = times.get((one.shape, one.phase), Spent())
         spent = spent.plus(time)
         if one.saved_ratio is None or one.slowdown_ratio is None:
             uncounted_j += time.energy_j
             continue
-        saved.append(saved_j(one.saved_ratio, time))
+        saved.append(saved_j(one.saved_ratio, time.energy_j))
+        measured.append(saved_j(one.saved_ratio, time.measured_j))
         longer.append(longer_s(one.slowdown_ratio, time).scaled(one.gpus))
-    return JobSaving(shapes, spent, uncounted_j, total(saved), total(longer))
+    return JobSaving(shapes, spent, uncounted_j, *map(total, (saved, measured, longer)))
 
 
 def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], Spent]:
@@ -93,7 +100,8 @@ def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], Spent
         span_s = window.ended_unix_s - window.begun_unix_s
         fresh = min(1.0, max(0.0, (window.ended_unix_s - reached_s) / span_s))
         if window.arm == "plan":
-            spent = spent.plus(_spent(window, fresh * span_s))
+            seen = _spent(window, fresh * span_s)
+            spent = spent.plus(replace(seen, measured_j=seen.energy_j))
             gap_s = window.begun_unix_s - reached_s
             if last and _same(last, window) and 0.0 < gap_s <= BETWEEN_S_MAX:
                 spent = spent.plus(_spent(last, gap_s / 2.0)).plus(_spent(window, gap_s / 2.0))
@@ -120,13 +128,13 @@ def _spent(window: MeasuredWindow, span_s: float) -> Spent:
     )
 
 
-def saved_j(saved_ratio: Interval, spent: Spent) -> Interval:
+def saved_j(saved_ratio: Interval, energy_j: float) -> Interval:
     """Joules that default clocks would have taken more for the same iterations.
 
     With r the saved ratio, a plan's energy E stands for E / (1 - r) at default clocks, so that
     E * r / (1 - r) was saved.
     """
-    return saved_ratio.mapped(lambda r: spent.energy_j * r / (1.0 - r))
+    return saved_ratio.mapped(lambda r: energy_j * r / (1.0 - r))
 
 
 def longer_s(slowdown_ratio: Interval, spent: Spent) -> Interval:

@@ -69,17 +69,21 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Several jobs together. None where nothing is known of any; `unknown` counts such jobs."""
+    """Several jobs together. None where nothing is known of any; `unknown` counts such jobs.
+    `measured_j` is the part of `saved_j` in windows.
+    """
 
     jobs: int
     unknown: int
     saved_j: Interval | None
+    measured_j: Interval | None
     wall: Wall | None
 
 
 def sum_of(jobs: Collection[JobSaving], prices: Cost) -> Sum:
     known = [one for one in jobs if one.saved_j and one.longer_gpu_s]
     saved_j = total([one.saved_j for one in known if one.saved_j])
+    measured_j = total([one.measured_j for one in known if one.measured_j])
     longer_gpu_s = total([one.longer_gpu_s for one in known if one.longer_gpu_s])
     wall = at_the_wall(saved_j, longer_gpu_s, prices) if saved_j and longer_gpu_s else None
-    return Sum(len(jobs), len(jobs) - len(known), saved_j, wall)
+    return Sum(len(jobs), len(jobs) - len(known), saved_j, measured_j, wall)

@@ -44,7 +44,6 @@ ASKERS: tuple[Asker, ...] = get_args(Asker)
 SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
 SHORT_SAVED = 2.0  # a phase of other work, as an evaluation, is measured when it begins and ends
 FIRST_S = 60.0  # a new leader's plans and leases come first
-CHUNK_S = 300.0  # of a window without a schedule
 # Windows ahead of its share that a job has while clocks slow it by more than was planned.
 OVERDRAWN = 4.0
 
@@ -98,9 +97,9 @@ class DefaultTime:
 class Account:
     """What default windows show of a job: joules saved since this controller began.
 
-    `predicted_j` is promised for all time under plans. `measured_j` are those of windows beside
-    default windows, `promised_j` what plans promised of the same windows, and `known_ratio` their
-    share of the time under plans; None where nothing was paired.
+    `predicted_j` is promised for all time under plans. `measured_j` are those that hold-outs show,
+    `promised_j` what plans promised for the same iterations, and `known_ratio` their share of the
+    time under plans; None where hold-outs gave no interval.
     """
 
     predicted_j: float = 0.0
@@ -180,6 +179,7 @@ class DefaultWindows:
         if job.windows.stale and self._reckoned_s != seen.now_s:
             self._reckoned_s = seen.now_s
             job.windows.reckon(seen.unix_s)
+            job.saved.learn(job.windows.savings, seen.now_s)
         return job.running.sentence if job.running else ""
 
     # -- shown -----------------------------------------------------------------------------
@@ -224,14 +224,11 @@ class DefaultWindows:
         )
 
     def account(self, name: str) -> Account:
-        """Zeros and None for a job that was not seen yet. Joules are measured where hold-outs are
-        on; elsewhere they are not paired often enough to be told.
-        """
+        """Zeros and None for a job that was not seen yet."""
         job = self._jobs.get(name)
         if job is None:
             return Account()
-        shown = job.saved.measured() if self._asked.get(name, 0.0) > 0.0 else None
-        measured_j, promised_j, known_ratio = shown or (None, None, None)
+        measured_j, promised_j, known_ratio = job.saved.measured() or (None, None, None)
         return Account(job.saved.predicted_j, measured_j, promised_j, known_ratio)
 
     # -- turns -----------------------------------------------------------------------------
@@ -249,8 +246,13 @@ class DefaultWindows:
         job.enforced = seen.enforced and seen.iteration_s is not None
         if seen.lowered:
             job.lowered_s = seen.now_s
-            # Waiting for a straggler has no default window beside it, and counts nowhere.
-            job.saved.controlled_s += 0.0 if seen.measured.straggling else passed_s
+            # Waiting for a straggler has no hold-out beside it, and counts nowhere.
+            if not seen.measured.straggling:
+                known = _under_plan(seen)
+                ran = seen.chunk.ran if known and seen.chunk else 0
+                promised_j = ran * seen.plan.saved_j if seen.plan else 0.0
+                kind = (seen.shape, seen.measured.phase.key)
+                job.saved.add(kind, seen.now_s, passed_s, ran, promised_j)
         if not job.enforced or seen.iteration_s is None:
             return
         most_s = SHORT_SAVED * self._expected_s(seen)
@@ -402,60 +404,38 @@ class DefaultWindows:
         """Adds this step to the job's windows; `held` ran before it, and ended `early`."""
         mark = self._mark(job, seen, hindrance)
         interrupted = bool(early) and held is not None and held.asker == "holdout"
-        ended = job.windows.see(seen, mark, interrupted=interrupted)
-        if mark is not None and mark.arm == "plan" and seen.plan is not None:
-            job.saved.promise(seen.plan, seen.chunk.ran if seen.chunk else 0)
-        if ended is not None:
-            job.saved.see(ended)
+        job.windows.see(seen, mark, interrupted=interrupted)
 
     def _mark(self, job: _Job, seen: JobSeen, hindrance: str) -> Mark | None:
-        """What this step's window belongs to; None where clocks are changing or not known."""
-        held_s = seen.now_s - seen.measured.since_s
-        arm: Arm
-        if (
-            seen.plan is not None
-            and seen.lowered
-            and seen.as_asked
-            and not seen.measured.at_default
-        ):
-            arm, generation = "plan", seen.plan.generation
-        elif seen.measured.at_default and not seen.lowered:
-            arm, generation = "default", 0
-        else:
-            return None
-        if seen.measured.straggling:
+        """What this step belongs to; None where clocks are changing or not known."""
+        arm: Arm = "plan" if _under_plan(seen) else "default"
+        measured = seen.measured
+        if measured.straggling or (arm == "default" and (seen.lowered or not measured.at_default)):
             return None
         schedule, running, warm_up_s = job.schedule, job.running, _warm_up_s(job.verify)
-        rested_s = seen.now_s - (job.lowered_s if arm == "default" else seen.measured.since_s)
-        settled, ends_s, complete = (
-            seen.measured.settled and held_s >= min(SETTLING_S, warm_up_s),
-            0.0,
-            False,
-        )
-        if arm == "default" and running is not None and running.asker == "holdout":
-            part = (running.slot, rested_s >= warm_up_s)
-            complete, ends_s = settled and part[1], running.ends_s
-        elif arm == "plan" and schedule is not None and not hindrance:
-            slot = schedule.slot(seen.unix_s)
-            into_s = seen.unix_s - schedule.begins_unix_s(slot)
-            part = (slot, min(into_s, rested_s) >= warm_up_s)
-            near = abs(slot - job.held) <= NEIGHBOURS or schedule.is_measured(slot)
-            on_time = into_s - warm_up_s <= LATE_RATIO_MAX * schedule.slot_s
-            begun = job.windows.is_open(arm, part)
-            complete = near and settled and part[1] and (begun or on_time)
-            ends_s = seen.now_s + schedule.slot_s - into_s
-        else:
-            part = (math.floor(held_s / CHUNK_S), rested_s >= warm_up_s)
-        return Mark(
-            arm,
-            seen.shape,
-            seen.measured.phase.key,
-            seen.measured.since_s,
-            generation,
-            part,
-            complete,
-            ends_s,
-        )
+        generation = seen.plan.generation if arm == "plan" and seen.plan else 0
+        of = (arm, seen.shape, measured.phase.key, measured.since_s, generation)
+        settled = measured.settled and seen.now_s - measured.since_s >= min(SETTLING_S, warm_up_s)
+        if arm == "default":
+            if running is None or running.asker != "holdout":
+                return Mark(*of)
+            warm = seen.now_s - job.lowered_s >= warm_up_s
+            return Mark(*of, running.slot, settled and warm, running.ends_s)
+        if schedule is None or hindrance:
+            return Mark(*of)
+        slot = schedule.slot(seen.unix_s)
+        into_s = seen.unix_s - schedule.begins_unix_s(slot)
+        warm = min(into_s, seen.now_s - measured.since_s) >= warm_up_s
+        near = abs(slot - job.held) <= NEIGHBOURS or schedule.is_measured(slot)
+        on_time = into_s - warm_up_s <= LATE_RATIO_MAX * schedule.slot_s
+        counts = near and (on_time or job.windows.is_open(arm, slot))
+        return Mark(*of, slot, settled and warm and counts, seen.now_s + schedule.slot_s - into_s)
+
+
+def _under_plan(seen: JobSeen) -> bool:
+    """Whether the clocks in force are those of a plan, on all GPUs."""
+    lowered = seen.lowered and not seen.measured.at_default
+    return seen.plan is not None and seen.as_asked and lowered
 
 
 def _warm_up_s(verify: Verify) -> float:

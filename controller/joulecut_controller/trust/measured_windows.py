@@ -1,9 +1,7 @@
-"""Windows of one job: the open one, those of the last hours, and the records of complete ones.
+"""Windows of one job: a hold-out, or a slot under the plan beside it.
 
-A window is open whenever the job runs under known clocks, its own or those of a plan. It ends with
-its clocks, plan, shape or phase, and at the marks of its schedule. All windows count for the paired
-slowdown and the saved joules; complete ones of a hold-out and of the plan beside it are kept in the
-store as well, and the saving of a week is computed from there.
+A window ends with its clocks, plan, shape or phase, and at the end of its slot. Whole ones are kept
+in the store, and the saving of a week is computed from there.
 """
 
 import math
@@ -15,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from joulecut_controller.chunk import Chunk
-from joulecut_controller.trust.saving import Saving, saving
+from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import Arm, MeasuredWindow
 
@@ -57,11 +55,9 @@ class Book(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a window belongs to; another one begins with another mark.
-
-    `part` changes where a window has to end though nothing else does: at the end of a slot, or of
-    the warm-up. A `complete` window is kept, unless it ends before `ends_s`. `warm`: temperatures
-    have followed the last change of clocks.
+    """What a step belongs to: clocks known since `since_s`. `slot` is that of the schedule, None
+    where there is none. A window is open while steps are `measured`; it is kept unless it ends
+    before `ends_s`.
     """
 
     arm: Arm
@@ -69,13 +65,9 @@ class Mark:
     phase: str
     since_s: float
     generation: int
-    part: tuple[int, bool]
-    complete: bool = False
+    slot: int | None = None
+    measured: bool = False
     ends_s: float = field(default=0.0, compare=False)
-
-    @property
-    def warm(self) -> bool:
-        return self.part[1]
 
 
 @dataclass(slots=True)
@@ -87,7 +79,6 @@ class _Sums:
     times_s: "array[float]" = field(default_factory=lambda: array("d"))
     begun_s: float = math.nan
     ended_s: float = math.nan
-    ran: int = 0
     left_out: int = 0
     energy_j: float = 0.0
     energy_s: float = 0.0
@@ -100,7 +91,6 @@ class _Sums:
         return len(self.times_s) >= ITERATIONS_MAX
 
     def take(self, chunk: Chunk) -> None:
-        self.ran += chunk.ran
         if self.full:
             return
         if not self.times_s:
@@ -137,48 +127,46 @@ class MeasuredWindows:
         self._plan = PlanInForce(0)  # the newest
         self._ahead_s = 0.0  # of the wall clock, over the monotonic one
         self.stale = True
-        self.saving: Saving | None = None
-        self.said = ""  # the newest complete window at default clocks, in words
+        self.savings: tuple[Saving, ...] = ()  # of each shape and phase
+        self.said = ""  # the newest window at default clocks, in words
         self.dropped = ""  # why there is none
         self._outcomes: Counter[tuple[Arm, str]] = Counter()
 
     @property
+    def saving(self) -> Saving | None:
+        """In the newest shape and phase."""
+        return max(self.savings, key=lambda one: one.ended_unix_s, default=None)
+
+    @property
     def measuring(self) -> Arm | Literal[""]:
-        """The arm of the complete window that is open."""
-        return self._mark.arm if self._mark and self._mark.complete else ""
+        """The arm of the open window."""
+        return self._mark.arm if self._mark else ""
 
     @property
     def outcomes(self) -> tuple[tuple[Arm, str, int], ...]:
-        """Count of complete windows by arm and outcome."""
+        """Count of windows by arm and outcome."""
         return tuple((*key, count) for key, count in sorted(self._outcomes.items()))
 
-    def see(
-        self, seen: JobSeen, mark: Mark | None, *, interrupted: bool = False
-    ) -> MeasuredWindow | None:
-        """Adds this step. Returns the window that ended with it, if it has figures. `mark` is None
-        where nothing can be measured; `interrupted`: a hold-out ended early.
+    def see(self, seen: JobSeen, mark: Mark | None, *, interrupted: bool = False) -> None:
+        """Adds this step. `mark` is None where nothing can be measured; `interrupted`: a hold-out
+        ended early.
         """
-        ended, before, self._ahead_s = None, self._mark, seen.unix_s - seen.now_s
-        why = _difference(before, mark) if before is not None else "clocks"
+        before, self._ahead_s = self._mark, seen.unix_s - seen.now_s
         if before is not None:
+            why = _difference(before, mark)
             if not why:
                 self._take(seen)
             if why or before != mark:
-                counts = before.complete or (interrupted and not self.dropped)
-                ended = self._close(seen, why or ("stopped" if interrupted else ""), counts=counts)
-        if mark is not None and self._open is None:
-            begins = before is None or before.since_s != mark.since_s
-            opened_s = mark.since_s if begins else seen.now_s
+                self._close(seen, why or ("stopped" if interrupted else ""))
+        elif interrupted and not self.dropped:
+            self._count("default", "stopped")
+        if mark is not None and mark.measured and self._open is None:
             self._mark, self._plan = mark, seen.plan or self._plan
-            self._open = _Sums(opened_s, len(seen.measured.locks))
-            if why:
-                self._take(seen)
-        return ended
+            self._open = _Sums(seen.now_s, len(seen.measured.locks))
 
-    def is_open(self, arm: Arm, part: tuple[int, bool]) -> bool:
-        """Whether a complete window of this part is open."""
-        mark = self._mark
-        return mark is not None and mark.complete and (mark.arm, mark.part) == (arm, part)
+    def is_open(self, arm: Arm, slot: int) -> bool:
+        """Whether the window of this slot is open."""
+        return self._mark is not None and (self._mark.arm, self._mark.slot) == (arm, slot)
 
     def reckon(self, unix_s: float) -> None:
         """The saving from the last week's windows; unchanged where the store fails."""
@@ -187,9 +175,9 @@ class MeasuredWindows:
         if windows is None:
             return
         try:
-            self.saving = saving(windows)
+            self.savings = by_shape(windows)
         except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control
-            self.saving = None
+            self.savings = ()
 
     def _take(self, seen: JobSeen) -> None:
         sums = self._open
@@ -227,26 +215,24 @@ class MeasuredWindows:
             phase=mark.phase,
             predicted_time_s=plan.default_time_s if default else plan.time_s,
             predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
-            ran=sums.ran,
-            warm=mark.warm,
-            promised_j=plan.saved_j,
         )
 
-    def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> MeasuredWindow | None:
-        mark, sums, made = self._mark, self._open, self.so_far()
+    def _close(self, seen: JobSeen, interrupted: str) -> None:
+        mark, sums = self._mark, self._open
         assert mark is not None
         assert sums is not None
-        if counts:
-            early = "stopped" if seen.now_s < mark.ends_s else ""
-            outcome = interrupted or early or sums.fault() or self._kept(mark, sums, made)
-            self._outcomes[mark.arm, outcome or "kept"] += 1
-            if mark.arm == "default":
-                self.dropped = REASONS[outcome] if outcome else ""
+        early = "stopped" if seen.now_s < mark.ends_s else ""
+        self._count(mark.arm, interrupted or early or sums.fault() or self._kept(mark, sums))
         self._mark = self._open = None
-        return made
 
-    def _kept(self, mark: Mark, sums: _Sums, made: MeasuredWindow | None) -> str:
-        """Stores a complete window; returns why it could not."""
+    def _count(self, arm: Arm, outcome: str) -> None:
+        self._outcomes[arm, outcome or "kept"] += 1
+        if arm == "default":
+            self.dropped = REASONS[outcome] if outcome else ""
+
+    def _kept(self, mark: Mark, sums: _Sums) -> str:
+        """Stores the window; returns why it could not."""
+        made = self.so_far()
         wanted_s = COVERED_RATIO_MIN * (mark.ends_s - sums.opened_s)
         if made is None or not (sums.full or sums.ended_s - sums.begun_s >= wanted_s):
             return "short"

@@ -26,9 +26,7 @@ class MeasuredWindow:
     never compared. `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the
     mean over the job's GPUs. `left_out` counts iterations inside the window that belong to no step
     of training (checkpoint, evaluation). The predicted figures are those of the plan in force for
-    this arm, None where there was none. `ran` counts all iterations, `warm` says whether
-    temperatures have followed the last change of clocks, and `promised_j` is what the plan's
-    forecast saves in an iteration.
+    this arm, None where there was none.
     """
 
     job: str
@@ -47,9 +45,6 @@ class MeasuredWindow:
     predicted_time_s: float | None = None
     predicted_energy_j: float | None = None
     phase: str = ""
-    ran: Count = 0
-    warm: bool = True
-    promised_j: float = 0.0
 
     @property
     def middle_unix_s(self) -> float:

@@ -27,6 +27,9 @@ WEEK = Answer(
     jobs=a.COUNT,
     jobs_unknown=a.COUNT.at("unknown"),
     saved_kwh=_INTERVAL.at(lambda made: made.saved_j and made.saved_j.scaled(1.0 / JOULES_PER_KWH)),
+    measured_kwh=_INTERVAL.at(  # of it, in windows; the rest is assumed alike
+        lambda made: made.measured_j and made.measured_j.scaled(1.0 / JOULES_PER_KWH)
+    ),
     predicted_kwh=a.NUMBER.given,
     energy_money=_INTERVAL.at(lambda made: made.wall and made.wall.energy_money),
     co2_kg=_INTERVAL.at(lambda made: made.wall and made.wall.co2_kg),

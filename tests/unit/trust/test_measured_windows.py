@@ -26,7 +26,7 @@ BUSY_W = (310.0, 270.0)
 IDLE_W = 90.0
 UUIDS = ("GPU-0", "GPU-1")
 STAGES = tuple((uuid,) for uuid in UUIDS)
-MARK = Mark("default", "shape", "", 0.0, 0, (0, True), complete=True)
+MARK = Mark("default", "shape", "", 0.0, 0, slot=0, measured=True)
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Job:
     def outcome(self, mark: Mark | None = None) -> str:
         """What became of the window, which ends now."""
         measured, _ = self.stats.fold("job", STAGES, (), self.gpus(), self.now_s)
-        over = replace(mark or replace(MARK, since_s=measured.since_s), part=(1, True))
+        over = replace(mark or replace(MARK, since_s=measured.since_s), slot=1)
         before = Counter({outcome: n for _, outcome, n in self.windows.outcomes})
         self.windows.see(seen(measured, self.now_s, {}, None), over)
         after = Counter({outcome: n for _, outcome, n in self.windows.outcomes})

@@ -73,9 +73,11 @@ export class Home {
     const measured = week?.saved_kwh;
     const kwh = measured ? measured.mid : (savings.measured_j ?? NaN) / JOULES_PER_KWH;
     const same = measured ? week.predicted_kwh * JOULES_PER_KWH : savings.promised_j;
-    setText(this.saved.root.querySelector(".since"), measured ? "last 7 days, measured in hold-outs" : "since the controller began, measured");
+    setText(this.saved.root.querySelector(".since"), measured ? "last 7 days, at the ratio that hold-outs measured" : "since the controller began, measured");
     this.saved.update(energyText(kwh), measured ? `${energyText(measured.low)} to ${energyText(measured.high)}` : "", "plain");
     this.saved.facts([
+      measured ? [["in measured windows"], energyText(week.measured_kwh.mid)] : null,
+      measured ? [["between them ", h("small", {}, "assumed alike")], energyText(kwh - week.measured_kwh.mid)] : null,
       known(same) ? [["for the same time ", h("small", {}, "predicted")], wattHours(same)] : null,
       measured ? null : [["for all time under plans ", h("small", {}, "predicted")], wattHours(savings.predicted_j)],
       worth("money", week?.energy_money, prices.money_per_kwh, kwh, (value) => amount(value) + (prices.currency ? ` ${prices.currency}` : "")),
