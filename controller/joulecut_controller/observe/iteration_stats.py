@@ -22,7 +22,6 @@ from joulecut_controller.observe.measurement_window import (
     MeasurementWindow,
 )
 from joulecut_controller.observe.operation_traces import (
-    mean_traces_of,
     slow_group,
     timed_of,
     traces_of,
@@ -345,10 +344,6 @@ class IterationStats:
         for one in reversed(track.reported):
             if one.complete:
                 track.newest = traces_of(one.number, one.timed, one.durations_s, pipelines)
-                if len(one.timed) < len(track.stage_of):
-                    track.newest = mean_traces_of(
-                        one.number, one.operations, one.durations_s, pipelines
-                    )
                 if track.at_default:
                     slow = slow_group(track.newest)
                     track.newest_at_default = track.newest if slow else ()
