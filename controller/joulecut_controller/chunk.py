@@ -17,7 +17,8 @@ DEFAULT: Setting = ()  # no GPU is locked
 USUAL_KEPT = 33  # the newest iterations, whose median is the usual one
 READY = 5  # iterations before one can be unusual
 # No clock that a budget allows costs half of the time: such an iteration is a checkpoint.
-OUTLIER_LOG = math.log(1.5)
+OUTLIER_RATIO = 1.5
+OUTLIER_LOG = math.log(OUTLIER_RATIO)
 OUTLIER_DEVIATIONS = 6.0  # sequence lengths may vary by more: no normal iteration has as many
 DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
 OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace

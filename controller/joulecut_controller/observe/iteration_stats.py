@@ -46,7 +46,6 @@ from joulecut_wire.messages import ScheduleStep, TimedStep
 # By GPU: changes of its clock within an iteration, or a fixed power limit in watts.
 Schedule = tuple[tuple[str, tuple[TimedStep | ScheduleStep, ...] | float], ...]
 
-BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
 PENDING_MAX = 1024  # closed iterations whose clocks no snapshot has confirmed yet
 DONE_KEPT = 64  # late duplicates of a closed iteration are not a new one
@@ -54,7 +53,7 @@ SHORTEST_S = 0.001  # of an iteration; a wrong one must not divide by zero
 PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
 PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
 DEFAULT_CLOCK_STEP = 0.015  # default clocks vary by a step of the table
-SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
+SETTLED_PASSES = 3  # several looks must find a clock: it is observed up to a tick after it changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +383,7 @@ class IterationStats:
     def _see_baseline(self, track: _Track, stages: Stages, groups: Groups, now_s: float) -> None:
         """The baseline of this window, or the known one updated by it."""
         seen = track.window.summary(ITERATIONS_KEPT)
-        if seen is None or track.window.passes <= BASELINE_PASSES_MIN:
+        if seen is None or track.window.passes <= SETTLED_PASSES:
             return
         self._see_default_clocks(track)
         since_s, known = track.window.since_s, track.referred.answer(DEFAULT)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from joulecut_controller.chunk import robust
+from joulecut_controller.chunk import OUTLIER_RATIO, robust
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import Window
 
@@ -41,7 +41,6 @@ PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by a
 ALLOTTED_RATIO = 0.03
 REFERENCE_MIN = 8  # iterations at default clocks; fewer give no standard deviation
 REFERENCE_KEPT = 512
-OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, no matter of clocks
 # Beyond both the job has moved between two default windows, and only the newer one is a reference.
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0
 PHASES_KEPT = 16

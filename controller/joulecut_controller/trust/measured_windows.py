@@ -6,7 +6,6 @@ in the store, and the saving of a week is computed from there.
 
 import math
 import statistics
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,17 +19,13 @@ from joulecut_controller.trust.window import Arm, MeasuredWindow
 SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
 COVERED_RATIO_MIN = 0.5  # of a complete window: less was interrupted, whatever by
 ITERATIONS_MIN = 8  # fewer give no standard deviation
-ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
 LEFT_OUT_RATIO_MAX = 0.25  # of the iterations; with more no duration is usual
-# A job whose steps change in the middle (longer sequences, larger batches) has no mean.
-PACE_RATIO_MAX, PACE_STDERRS = 0.03, 6.0
 POWERED_RATIO_MIN = 0.5  # of the time of iterations must be known from the energy counters
 SETTLING_S = 30.0  # after it clocks of all GPUs have changed, and temperatures follow
 REASONS = {
     "clocks": "the clocks or the energy counter changed",
     "counter": "too few readings of the energy counters",
     "irregular": "too many outlier iterations",
-    "pace": "the iteration time changed during the window",
     "phase": "the job began another phase",
     "plan": "another plan came into force",
     "shape": "the job's GPUs or its pipeline changed",
@@ -76,7 +71,9 @@ class _Sums:
 
     opened_s: float
     gpus: int
-    times_s: "array[float]" = field(default_factory=lambda: array("d"))
+    iterations: int = 0
+    time_s: float = 0.0  # of all iterations
+    square_s2: float = 0.0
     begun_s: float = math.nan
     ended_s: float = math.nan
     left_out: int = 0
@@ -86,35 +83,37 @@ class _Sums:
     celsius_seen: int = 0
 
     @property
-    def full(self) -> bool:
-        """Whether it takes no more iterations, however long it goes on."""
-        return len(self.times_s) >= ITERATIONS_MAX
+    def mean_s(self) -> float:
+        return self.time_s / self.iterations
+
+    @property
+    def sd_s(self) -> float:
+        beyond = self.square_s2 - self.iterations * self.mean_s**2
+        return math.sqrt(max(0.0, beyond) / (self.iterations - 1))
+
+    @property
+    def powered(self) -> bool:
+        """Whether the energy counters cover enough of it."""
+        return self.energy_s >= POWERED_RATIO_MIN * self.time_s
 
     def take(self, chunk: Chunk) -> None:
-        if self.full:
-            return
-        if not self.times_s:
+        if not self.iterations:
             self.begun_s = chunk.begun_s
         self.ended_s = chunk.at_s
-        self.times_s.extend(chunk.times_s)
+        self.iterations += len(chunk.iterations)
+        self.time_s += math.fsum(chunk.times_s)
+        self.square_s2 += math.fsum(time_s**2 for time_s in chunk.times_s)
         self.left_out += chunk.left_out
         self.energy_j += chunk.energy_j
         self.energy_s += chunk.energy_s
 
     def fault(self) -> str:
         """Why it is no measurement of one steady job; its sums are right all the same."""
-        count = len(self.times_s)
-        if self.left_out > LEFT_OUT_RATIO_MAX * (count + self.left_out):
+        if self.left_out > LEFT_OUT_RATIO_MAX * (self.iterations + self.left_out):
             return "irregular"
-        if count < ITERATIONS_MIN:
+        if self.iterations < ITERATIONS_MIN:
             return "short"
-        if self.energy_s < POWERED_RATIO_MIN * math.fsum(self.times_s):
-            return "counter"
-        first, second = self.times_s[: count // 2], self.times_s[count // 2 :]
-        stderr_s = math.hypot(*(statistics.stdev(h) / len(h) ** 0.5 for h in (first, second)))
-        far_s = max(PACE_RATIO_MAX * statistics.fmean(self.times_s), PACE_STDERRS * stderr_s)
-        apart_s = abs(statistics.fmean(first) - statistics.fmean(second))
-        return "pace" if apart_s > far_s else ""
+        return "" if self.powered else "counter"
 
 
 class MeasuredWindows:
@@ -160,8 +159,9 @@ class MeasuredWindows:
                 self._close(seen, why or ("stopped" if interrupted else ""))
         elif interrupted and not self.dropped:
             self._count("default", "stopped")
+        self._plan = seen.plan or self._plan
         if mark is not None and mark.measured and self._open is None:
-            self._mark, self._plan = mark, seen.plan or self._plan
+            self._mark = mark
             self._open = _Sums(seen.now_s, len(seen.measured.locks))
 
     def is_open(self, arm: Arm, slot: int) -> bool:
@@ -194,10 +194,9 @@ class MeasuredWindows:
     def so_far(self) -> MeasuredWindow | None:
         """The open window; None where it has no figures."""
         mark, sums, plan = self._mark, self._open, self._plan
-        if mark is None or sums is None or len(sums.times_s) < ITERATIONS_MIN:
+        if mark is None or sums is None or sums.iterations < ITERATIONS_MIN:
             return None
-        default, mean_s = mark.arm == "default", statistics.fmean(sums.times_s)
-        powered = sums.energy_s >= POWERED_RATIO_MIN * math.fsum(sums.times_s)
+        default = mark.arm == "default"
         return MeasuredWindow(
             job=self._job,
             shape=mark.shape,
@@ -206,10 +205,10 @@ class MeasuredWindows:
             begun_unix_s=sums.begun_s + self._ahead_s,
             ended_unix_s=sums.ended_s + self._ahead_s,
             gpus=sums.gpus,
-            iterations=len(sums.times_s),
-            time_mean_s=mean_s,
-            time_sd_s=statistics.stdev(sums.times_s),
-            energy_j=mean_s * sums.energy_j / sums.energy_s if powered else 0.0,
+            iterations=sums.iterations,
+            time_mean_s=sums.mean_s,
+            time_sd_s=sums.sd_s,
+            energy_j=sums.mean_s * sums.energy_j / sums.energy_s if sums.powered else 0.0,
             left_out=sums.left_out,
             temperature_celsius=sums.celsius / sums.celsius_seen if sums.celsius_seen else None,
             phase=mark.phase,
@@ -234,7 +233,7 @@ class MeasuredWindows:
         """Stores the window; returns why it could not."""
         made = self.so_far()
         wanted_s = COVERED_RATIO_MIN * (mark.ends_s - sums.opened_s)
-        if made is None or not (sums.full or sums.ended_s - sums.begun_s >= wanted_s):
+        if made is None or sums.ended_s - sums.begun_s < wanted_s:
             return "short"
         if not self._book.keep(made):
             return "store"

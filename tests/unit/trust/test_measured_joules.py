@@ -53,6 +53,7 @@ def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
     assert time.time_s == pytest.approx(1500.0)
     assert time.iterations == pytest.approx(90 + 450.0 * 0.2 + 450.0 * 0.1)
     assert time.energy_j == pytest.approx(90_000.0 + 135_000.0)
+    assert time.measured_j == pytest.approx(90_000.0), "the rest is assumed"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_time_under_plans_never_exceeds_the_time_there_was(
 
 def test_a_ratio_is_of_what_default_clocks_would_have_taken() -> None:
     spent = Spent(energy_j=800.0, iterating_s=102.0)
-    saved = saved_j(Interval(0.2, 0.1, 0.5), spent)
+    saved = saved_j(Interval(0.2, 0.1, 0.5), spent.energy_j)
     assert saved == Interval(pytest.approx(200.0), pytest.approx(800.0 / 9.0), 800.0)
     longer = longer_s(Interval(0.02, 0.0, 0.02), spent)
     assert longer == Interval(pytest.approx(2.0), 0.0, pytest.approx(2.0))

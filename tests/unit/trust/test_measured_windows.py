@@ -1,6 +1,5 @@
 """What a window measures: only whole iterations of training, and only their energy."""
 
-import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -10,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_states import job_state
 
-from joulecut_controller.chunk import Chunk, Timed
+from joulecut_controller.chunk import Chunk
 from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.measurement_window import SAMPLES_KEPT
 from joulecut_controller.policy.policy import JobPolicy, Slo
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.trust.measured_windows import ITERATIONS_MAX, Mark, MeasuredWindows
+from joulecut_controller.trust.measured_windows import Mark, MeasuredWindows
 from joulecut_controller.trust.seen import JobSeen
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_controller.view import GpuView, Measured
@@ -224,16 +223,6 @@ def test_usual_noise_stays_in() -> None:
     assert made.time_sd_s == pytest.approx(0.16, rel=0.2)
 
 
-def test_a_job_that_changes_its_steps_has_no_mean() -> None:
-    job = Job()
-    for n in range(80):
-        log_s = math.log(4.0 if n < 40 else 4.3)
-        ended_s = 4.0 * (n + 1)
-        chunk = Chunk(ended_s, (), (Timed(log_s),), ended_s - 4.0, 1, 0, 4.0 * sum(BUSY_W), 4.0)
-        job.windows.see(seen(Measured(), ended_s, {}, chunk), MARK)
-    assert job.outcome(MARK) == "pace"
-
-
 def test_a_job_that_is_often_something_else_has_none_either() -> None:
     job = Job()
     for n in range(80):
@@ -270,15 +259,10 @@ def test_a_driver_that_is_loaded_again_takes_no_joules_away(at: int) -> None:
 
 def test_memory_is_bounded_however_long_and_fast() -> None:
     job = Job(pass_s=60.0)
-    while job.number < 20 * ITERATIONS_MAX // 19:
+    for _ in range(10_000):
         job.iterate(0.5)
     track = job.stats._tracks["job"]
     assert all(len(gpu.samples) <= SAMPLES_KEPT for gpu in track.window._gpus.values())
-    full = job.figures().iterations
-    assert full < ITERATIONS_MAX + 120, "with one more look"
-    for _ in range(5):
-        job.iterate(60.0)
-    assert job.figures().iterations == full
 
 
 def test_iterations_of_ten_minutes_have_their_energy_too() -> None:
