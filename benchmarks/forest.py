@@ -3,7 +3,7 @@
     python benchmarks/forest.py [--jobs 12] [--first-seed 1]
 
 Public sweeps: each of the 21 applications on an A100 (Ali et al., read in place) is left out in
-turn, and every predictor predicts it from its counters at the highest clock, taught by the others:
+turn and predicted from its counters at the highest clock, taught by the others:
 the share of the time that follows the clock and the share of the power that does not. The prior is
 fitted to the others as well. Errors are those of time, power and energy at all clocks above 60 % of
 the highest; then the clock of least predicted energy within a budget is judged by its measured
@@ -28,10 +28,9 @@ import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +39,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import Ridge
-from sklearn.neighbors import KNeighborsRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
 from drawn import DrawnPlant, case
@@ -59,10 +54,8 @@ from joulecut_controller.reconcile.predictions import POSSIBLE_MAX
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.correction import fit_profile
 from joulecut_engine.estimate.estimator import Sample, Subject
-from joulecut_engine.estimate.forest import forest
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
-    LEAF_MIN,
     LOWEST_RATIO,
     ClockShares,
     Counters,
@@ -176,35 +169,6 @@ def _prior(known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltag
     return OtherJobs((), prior=fit_prior(known)).possible(asked), PUBLIC_VOLTAGE
 
 
-def ridge(rows: Floats, targets: Floats) -> Any:
-    return make_pipeline(StandardScaler(), Ridge(3.0)).fit(rows, targets)
-
-
-def neighbours(rows: Floats, targets: Floats) -> Any:
-    nearest = KNeighborsRegressor(min(3, len(rows)), weights="distance")
-    return make_pipeline(StandardScaler(), nearest).fit(rows, targets)
-
-
-PREDICTORS: dict[str, Callable[[Floats, Floats], Any]] = {
-    "forest": partial(forest, leaf_min=LEAF_MIN),
-    "ridge": ridge,
-    "neighbours": neighbours,
-}
-
-
-def _one(name: str) -> Learner:
-    """A predictor at full weight."""
-
-    def predict(known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltage]:
-        prior = fit_prior(known)
-        rows = np.array([one.counters.features() for one in known])
-        off = _targets(known) - np.array([prior.shares(one.counters) for one in known])
-        moved = PREDICTORS[name](rows, off).predict(asked.features()[None])
-        return np.clip(prior.shares(asked) + moved, 0.0, 1.0), PUBLIC_VOLTAGE
-
-    return predict
-
-
 def _weighted(known: tuple[KnownJob, ...], asked: Counters) -> tuple[Floats, Voltage]:
     model = OtherJobs(known, prior=fit_prior(known))
     return model.possible(asked), model.voltage(CARD, 1410.0)
@@ -214,7 +178,6 @@ LEARNERS: dict[str, Learner] = {
     "mean of the others": _mean,
     "physics alone": _physics,
     "prior (forest: off)": _prior,
-    **{f"prior and {name}": _one(name) for name in PREDICTORS},
     "forest by its weight (forest: on)": _weighted,
 }
 

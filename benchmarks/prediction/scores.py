@@ -42,14 +42,6 @@ class Score:
     overshoot: tuple[float, ...]
     covered: float | None
 
-    @property
-    def regret_mean(self) -> float:
-        return float(np.mean(self.regret))
-
-    @property
-    def overshoot_mean(self) -> float:
-        return float(np.mean(self.overshoot))
-
 
 def score(
     truth: Sequence[Evidence],

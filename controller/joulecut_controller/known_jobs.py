@@ -22,6 +22,8 @@ class _Known(msgspec.Struct):
     shares: ClockShares
     workload: str = ""  # unknown in the version before
     drawn: tuple[tuple[float, float], ...] = ()
+    fingerprint: str = ""
+    scale: float = 1.0
 
 
 class _Stored(msgspec.Struct):
@@ -37,7 +39,10 @@ def hashed(name: str) -> str:
 
 
 def encoded(jobs: Sequence[KnownJob]) -> str:
-    rows = [_Known(one.counters, one.shares, one.workload, one.drawn) for one in jobs]
+    rows = [
+        _Known(one.counters, one.shares, one.workload, one.drawn, one.fingerprint, one.scale)
+        for one in jobs
+    ]
     return msgspec.json.encode(_Stored(finished=rows), enc_hook=np.generic.item).decode()
 
 
@@ -61,6 +66,6 @@ def decoded(text: str) -> list[KnownJob]:
         for i, k in enumerate(stored.finished)
     ]
     return [
-        KnownJob(name, one.shown, one.shares, one.drawn)
+        KnownJob(name, one.shown, one.shares, one.drawn, one.fingerprint, one.scale)
         for name, one in zip(names, stored.finished, strict=True)
     ]

@@ -14,6 +14,7 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import PredictPolicy
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.job_json import job_json
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
     JUDGES_MIN,
     ClockShares,
@@ -171,6 +172,11 @@ def test_what_a_job_taught_leaves_it_where_its_own_iterations_say_otherwise(
     assert taught() == pytest.approx([0.9, 0.9], abs=0.05)
     controller.run(60, until=lambda: max(taught()) < 0.7)
     assert taught() == pytest.approx([0.5, 0.5], abs=0.15)
+    controller.stop()
+    controller = Controller(world, store, world.policy("enforce", profile=wrong))  # a restart
+    for _ in range(40):
+        controller.run(1)
+        assert taught() == pytest.approx([0.5, 0.5], abs=0.15)
     controller.source.put(world.unprofiled(digest="2"))
     controller.run(20, until=lambda: not taught())
     assert not taught()
@@ -263,6 +269,32 @@ def test_enforcement_begins_from_the_prediction_and_goes_on_from_what_was_measur
     assert "predicted from other jobs" in controller.job.learnt.text
     controller.run(120)
     assert "samples of the running job" in controller.job.learnt.text
+
+
+def test_a_job_that_moves_to_another_card_is_predicted_anew(store: DatabaseStore) -> None:
+    """What it measured on the card before is no curve of this one."""
+    world, learner = UnprofiledWorld(stages=2, microbatches=8), OnlineEstimator({})
+    world.detailed = True
+    controller = Controller(world, store, world.unprofiled("enforce"), learner=learner)
+    controller.run(150, until=lambda: learner.ran_lower(world.job))
+    assert learner.ran_lower(world.job)
+    other = UnprofiledWorld(stages=2, microbatches=8, card="a40", prefix="other")
+    other.detailed, other.now_s = True, world.now_s
+    for agent in world.agents.values():
+        agent.uuids, agent.connected = (), False
+    vars(world).update(vars(other), agents=world.agents | other.agents)
+
+    def highest_mhz() -> int:
+        found = learner.predicted(world.job)
+        options = found.options.values() if found else ()
+        return max((one.clock_mhz for each in options for one in each), default=0)
+
+    before_mhz = highest_mhz()
+    controller.run(60, until=lambda: highest_mhz() > before_mhz)
+    assert before_mhz < highest_mhz() <= other.sku.clock_max_mhz
+    assert not learner.ran_lower(world.job)
+    controller.run(150, until=lambda: bool(controller.job.applied))
+    assert controller.job.applied
 
 
 def test_a_damaged_record_is_one_line_and_starts_empty(store: DatabaseStore) -> None:

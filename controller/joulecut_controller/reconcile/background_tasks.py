@@ -28,12 +28,14 @@ CREDIT_S = 120.0  # of work at once: everything about ten jobs
 @dataclass(slots=True)
 class BackgroundTasks:
     """Pending tasks by key, bounded by jobs times topics. Without `workers` a thread runs them.
-    `failed` gets the key and the error of a task that was dropped.
+    `failed` gets the key and the error of a task that was dropped; `finished` is called after one
+    that was not.
     """
 
     workers: Executor | None = None
     retry_s: float = RETRY_S
     failed: Callable[[Key, str], None] = lambda *_: None
+    finished: Callable[[], None] = lambda: None
     _pending: dict[Key, tuple[Callable[[], Any], Done]] = field(default_factory=dict)
     _errors: dict[Key, str] = field(default_factory=dict)  # reported last
     _task: asyncio.Task[None] | None = None
@@ -74,6 +76,7 @@ class BackgroundTasks:
                     try:
                         if (ending := done(result)) is not None:
                             await ending
+                        self.finished()
                     except JoulecutError:  # the store is away; steps report that
                         self._pending.setdefault(key, (partial(_again, result), done))
                         await asyncio.sleep(self.retry_s)

@@ -122,7 +122,7 @@ class JobController:
             self.picture = picture
             await give_way()
             await self._plan_and_apply(picture)
-            await self._note(picture)
+            await self._baseline.keep(picture.observation)
         else:
             await self._plan_and_apply(picture)
         return moved
@@ -329,6 +329,7 @@ class JobController:
         view = self._refreshed(picture) if decision.plan else picture.view
         ttl_s = self._cluster.ttl_s()
         await self.rollout.apply(decision, observation, view, ttl_s)
+        self._ask_frontier(observation.job)
         if self.rollout.incomplete is not None:  # slower figures are computed beside the steps
             asked, self.rollout.incomplete = self.rollout.incomplete, None
             work, done = planning.completion(*asked[1:]), partial(self.rollout.complete, asked[0])
@@ -347,14 +348,12 @@ class JobController:
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
-    async def _note(self, picture: Picture) -> None:
-        """Keeps what the step measured, and starts computing what takes seconds."""
-        observation, services, costs = picture.observation, self._services, self.state.costs
-        await self._baseline.keep(observation)
-        if costs is not None and observation.job.measured.baseline is not None:
+    def _ask_frontier(self, job: JobState) -> None:
+        costs = self.state.costs
+        if costs is not None and job.measured.baseline is not None:
             granularity, now_s = self.state.rung.granularity, self._context.now_s()
             prices = self._cluster.policy.cost.prices(hosts=False)
-            services.frontiers.ask(self.name, costs, granularity, prices, now_s)
+            self._services.frontiers.ask(self.name, costs, granularity, prices, now_s)
 
     # -- what others see -------------------------------------------------------------------
 

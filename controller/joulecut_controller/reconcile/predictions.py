@@ -59,9 +59,9 @@ class _Job:
 
     shape: str
     counters: Counters
-    seen: int = 0
     taught: object = 0
     scale: float = 1.0
+    seen: int = 0
     profile: Profile | None = None  # that `fingerprint` is of
     fingerprint: str = ""
     made: tuple[int, Prediction] | None = None  # by which model, and the prediction
@@ -169,17 +169,28 @@ class Predictions:
         gpus = [view.gpus[uuid] for uuid in job.placement.uuids if uuid in view.gpus]
         drawn_w = [one.power_w for one in job.measured.loads]
         now, known = counters_of(gpus, _mean(drawn_w)), self._jobs.get(job.workload)
+        moved = known is not None and gpus and known.counters.card != gpus[0].description.model
+        if moved and job.policy.profile is None:  # what it measured is no curve of this card
+            self._learner.drop_predicted(job.workload)
+            known = None
         if now is not None:
             if known is None or known.shape != shape:
-                before = known or _Job(shape, now)
-                known = _Job(shape, now, taught=before.taught, scale=before.scale)
-                self._jobs[job.workload] = known
+                known = self._jobs[job.workload] = self._begun(job, shape, now, known)
             known.counters, known.seen = _blended(known.counters, now), known.seen + 1
         if known is None or known.seen < SEEN_MIN:
             return None
         if job.measured.phase.kind == "train":
             self._learn_from(job, known)
         return known
+
+    def _begun(self, job: JobState, shape: str, now: Counters, before: _Job | None) -> _Job:
+        """The job in a shape that is new. After a restart its rows say what it has taught by."""
+        if before is not None:
+            return _Job(shape, now, before.taught, before.scale)
+        name = hashed(job.policy.name)
+        rows = (one for one in self._known if one.workload == name and one.fingerprint)
+        row = next(rows, None)
+        return _Job(shape, now, row.fingerprint, row.scale) if row else _Job(shape, now)
 
     def _learn_from(self, job: JobState, known: _Job) -> None:
         """Its profile, or its curve as measured at lower clocks, with the part of slowdowns that
@@ -203,7 +214,9 @@ class Predictions:
         known.taught, known.scale = basis, scale
         shown = profile or (self._learner.measured(job.workload) if basis else None)
         name, counters = hashed(job.policy.name), known.counters
-        self._teach(name, tuple(_of_profile(name, shown, counters, scale)) if shown else ())
+        rows = _of_profile(name, shown, counters, scale) if shown else ()
+        basis = known.fingerprint
+        self._teach(name, [replace(one, fingerprint=basis, scale=scale) for one in rows])
 
     def _predicted(self, job: JobState, known: _Job, view: View) -> Prediction | None:
         """None before its work at default clocks was measured."""

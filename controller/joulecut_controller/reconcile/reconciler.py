@@ -126,7 +126,7 @@ class Reconciler:
             durations=self.metrics.passes,
             now_s=now_s,
         )
-        tasks = BackgroundTasks(background, failed=self._not_computed)
+        tasks = BackgroundTasks(background, failed=self._not_computed, finished=self._to_show.set)
         holds = Holds(store, unix_s)
         audit, leases = self._context.audit, self._context.leases
         shared_budget = SharedBudget(claims, power_table or OwnTable(store))

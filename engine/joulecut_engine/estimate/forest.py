@@ -3,7 +3,6 @@
 The same data give the same numbers.
 """
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,19 +13,19 @@ if TYPE_CHECKING:
     from sklearn.ensemble import RandomForestRegressor
 
 TREES = 40  # twice as many change the public figures by under 0.01 points
-LEAF_MIN = 3  # single rows are noise
+LEAF_MIN = 2  # jobs: fewer would be a table of them
 FEATURES_SHARE = 0.6  # per split; all of them at once make the trees alike
 SEED = 0  # same data, same code: same numbers
 ROUNDED_TO = 2.0**20  # steps of a millionth
 
 
-def forest(rows: Floats, targets: Floats, *, leaf_min: int = LEAF_MIN) -> "RandomForestRegressor":
+def forest(rows: Floats, targets: Floats) -> "RandomForestRegressor":
     """Taught by `rows` (n, features) and `targets` (n, k). The same data give the same numbers."""
     # Loading takes a second, and a fit of one workload needs no forest.
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
     made = RandomForestRegressor(
-        TREES, min_samples_leaf=leaf_min, max_features=FEATURES_SHARE, random_state=SEED
+        TREES, min_samples_leaf=LEAF_MIN, max_features=FEATURES_SHARE, random_state=SEED
     )
     return made.fit(rounded(rows), rounded(targets))
 
@@ -36,13 +35,10 @@ def rounded(values: Floats) -> Floats:
     return np.round(values * ROUNDED_TO) / ROUNDED_TO
 
 
-def earned(errors: Iterable[tuple[Floats, Floats]]) -> Floats:
+def earned(off: Floats, said: Floats) -> Floats:
     """Weight of the forest for time and power (2,), in [0, 1]: least squares of errors at what was
-    left out. Pairs of (m, 2): without the forest, and what all of it would take off. 0 where it was
-    of no help, or nothing was left out.
+    left out, (m, 2) each: without the forest, and what all of it would take off. 0 where it was of
+    no help, or nothing was left out.
     """
-    product, square = np.zeros(2), np.zeros(2)
-    for off, said in errors:
-        product += (off * said).sum(axis=0)
-        square += (said**2).sum(axis=0)
+    product, square = (off * said).sum(axis=0), (said**2).sum(axis=0)
     return np.asarray(np.clip(product / np.where(square > 0.0, square, 1.0), 0.0, 1.0))

@@ -213,16 +213,23 @@ class OnlineEstimator:
         """The profile that is predicted of a workload, with its `fit_profile`; beyond PREDICTED_MAX
         the oldest goes.
         """
-        if workload in self._curves:
+        if not self.drop_predicted(workload):
             self._forget(workload)
-        self._predicted.pop(workload, None)
         self._predicted[workload] = profile
         self._fingerprints[workload] = fingerprint(profile)
         self._curves[workload] = dict(fitted)
         while len(self._predicted) > PREDICTED_MAX:
-            oldest = next(iter(self._predicted))
-            self._forget(oldest)
-            del self._predicted[oldest], self._fingerprints[oldest]
+            self.drop_predicted(next(iter(self._predicted)))
+
+    def drop_predicted(self, workload: str) -> bool:
+        """Forgets the profile that was predicted of a workload, with what corrected it; whether
+        there was one.
+        """
+        if self._predicted.pop(workload, None) is None:
+            return False
+        self._forget(workload)
+        del self._fingerprints[workload]
+        return True
 
     def predicted(self, workload: str) -> Profile | None:
         """The profile that was predicted of a workload."""

@@ -4,7 +4,7 @@ Two shares describe work: of its time, what follows the clock; of its power, wha
 fitted to public sweeps gives both from counters at default clocks. Jobs of the same cluster that
 were measured at lower clocks correct it by a random forest, with the weight that it earns where a
 job is left out (0 is allowed). The errors of the same jobs are the band. A prediction sets no
-clock. Ridge regression and nearest neighbours did no better (benchmarks/forest.py).
+clock. Ridge regression and nearest neighbours did no better where a job is left out.
 
     model = OtherJobs(known)  # some seconds for hundreds of jobs
     estimator = FromOtherJobs(works, {kind: model.shares(counters)}, clocks_mhz)
@@ -52,7 +52,6 @@ SURE, SURE_SDS = 0.8, 0.842
 FORM_HALF = 0.036
 # Of the limit, what full memory traffic adds: STREAM's static power on an A100 is 94 W, DGEMM's 51.
 MEMORY_POWER_SHARE = 0.1
-LEAF_MIN = 2  # jobs: fewer would be a table of them
 PRIOR, FOREST = "prior", "forest"  # predictors
 JUDGED_RATIO = 0.85  # of default clocks: errors are those of time and power at this clock
 
@@ -169,13 +168,16 @@ class Voltage:
 class KnownJob:
     """A job that was measured at lower clocks: `shares` by the card's voltage curve as far as it is
     public, and what it drew. `drawn` has clock (MHz) and power over that at default clocks, which
-    come first; empty where the version before stored it.
+    come first; empty where the version before stored it. Taught by a profile, `fingerprint` is the
+    profile's, and `scale` the part of its slowdowns that came true.
     """
 
     workload: str
     counters: Counters
     shares: ClockShares
     drawn: tuple[tuple[float, float], ...] = ()
+    fingerprint: str = ""
+    scale: float = 1.0
 
 
 class OtherJobs:
@@ -208,13 +210,13 @@ class OtherJobs:
         names = sorted({one.workload for one in known})
         fold = np.array([names.index(one.workload) % FOLDS_MAX for one in known])
         corrected = _left_out(rows, off, fold)
-        weight = earned([(off, corrected)])
+        weight = earned(off, corrected)
         left = {PRIOR: off, FOREST: off - weight * corrected}
         workloads = [one.workload for one in known]
         self.erred = {name: _by_workload(workloads, each) for name, each in left.items()}
         if learns and len(names) > ROWS_MIN:
             self.predicts, self._weight = FOREST, weight
-            self._forest = forest(rows, off, leaf_min=LEAF_MIN)
+            self._forest = forest(rows, off)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
             self._sure = max(0.0, float(np.quantile(self._errors[:, 0], SURE)))
@@ -256,9 +258,7 @@ def _left_out(rows: Floats, off: Floats, fold: NDArray[np.int64]) -> Floats:
     for out in sorted(set(fold.tolist())):
         others = fold != out
         if len(set(fold[others].tolist())) >= ROWS_MIN:
-            found[~others] = forest(rows[others], off[others], leaf_min=LEAF_MIN).predict(
-                rows[~others]
-            )
+            found[~others] = forest(rows[others], off[others]).predict(rows[~others])
     return found
 
 

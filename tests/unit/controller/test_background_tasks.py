@@ -75,7 +75,10 @@ def test_a_task_that_fails_is_reported_once_and_holds_up_no_other() -> None:
 
     async def go() -> None:
         said: list[tuple[tuple[str, str], str]] = []
-        studies = BackgroundTasks(failed=lambda key, error: said.append((key, error)))
+        shown: list[int] = []
+        studies = BackgroundTasks(
+            failed=lambda key, error: said.append((key, error)), finished=lambda: shown.append(1)
+        )
         for number in range(2):
             got: list[int] = []
             studies.want(("a", "job"), work, lambda _: None)
@@ -83,6 +86,7 @@ def test_a_task_that_fails_is_reported_once_and_holds_up_no_other() -> None:
             await settled(lambda got=got, number=number: got == [number])
             assert not studies.pending(("a", "job"))
         assert said == [(("a", "job"), "ValueError: no figures")]
+        assert len(shown) == 2, "what was computed is shown at once"
         await studies.stop()
 
     asyncio.run(go())
