@@ -64,7 +64,7 @@ class _Job:
     seen: int = 0
     profile: Profile | None = None  # that `fingerprint` is of
     fingerprint: str = ""
-    made: tuple[int, Prediction] | None = None  # by which model, and the prediction
+    made: tuple[int, Prediction] | None = None  # number of the model, and the prediction
     sure: bool | None = None  # which of its profiles was taken
 
 
@@ -81,7 +81,7 @@ class Predictions:
         self._learner, self._store = learner, store
         self._audit, self._background = audit, background
         self._known: list[KnownJob] = []
-        self._model = OtherJobs(())
+        self._model, self._number = OtherJobs(()), 0
         self._learns = True
         self._jobs: dict[str, _Job] = {}  # by workload
         self.begun = False
@@ -99,7 +99,7 @@ class Predictions:
             self._known = decoded(kept)
         except ValueError as error:
             self._audit.note("learn", "", f"known jobs cannot be read and start empty: {error}")
-        self._model = OtherJobs(self._known, learns=self._learns)
+        self._adopt(OtherJobs(self._known, learns=self._learns))
 
     async def save(self) -> None:
         """Stores what has changed. Raises Unavailable."""
@@ -220,13 +220,13 @@ class Predictions:
 
     def _predicted(self, job: JobState, known: _Job, view: View) -> Prediction | None:
         """None before its work at default clocks was measured."""
-        if known.made is not None and known.made[0] == id(self._model):
+        if known.made is not None and known.made[0] == self._number:
             return known.made[1]
         works = default_works(job, view.gpus)
         if works is None:
             return known.made[1] if known.made else None
         made = _prediction(self._model, works, known.counters, view)
-        known.made = (id(self._model), made)
+        known.made = (self._number, made)
         return made
 
     def sentence(self, job: JobState) -> str:
@@ -250,7 +250,7 @@ class Predictions:
         self._background.want(KEY, work, self._adopt)
 
     def _adopt(self, model: OtherJobs) -> None:
-        self._model = model
+        self._model, self._number = model, self._number + 1
 
 
 def rests_on(model: OtherJobs) -> str:

@@ -299,9 +299,12 @@ class FromOtherJobs:
         clocks_mhz: Sequence[int],
         voltage: Callable[[str, float], Voltage],
     ) -> None:
-        """`voltage` of a card and its highest clock: `OtherJobs.voltage`."""
+        """`voltage` of a card and its highest clock: `OtherJobs.voltage`. It is asked here, so that
+        a prediction does not keep a forest that was replaced.
+        """
         self._works, self._shares, self._clocks_mhz = works, shares, tuple(clocks_mhz)
-        self._voltage = voltage
+        cards = {(work.card, work.top_mhz) for work in works.values()}
+        self._voltage = {card: voltage(*card) for card in cards}
 
     def learn(self, _samples: tuple[Sample, ...]) -> tuple[str, ...]:
         """Nothing: other jobs teach."""
@@ -321,7 +324,7 @@ class FromOtherJobs:
         shares = self._shares[subject.kind]
         clocks = np.minimum(np.array(clocks_mhz, dtype=np.float64), work.default_mhz)
         time_s = work.time_s * (1.0 + shares.time * (work.default_mhz / clocks - 1.0))
-        voltage = self._voltage(work.card, work.top_mhz)
+        voltage = self._voltage[work.card, work.top_mhz]
         moved = voltage.dynamic(clocks, work.default_mhz)
         power_w = work.power_w * (shares.power + (1.0 - shares.power) * moved)
         return Prediction(clocks_mhz, time_s, power_w)

@@ -1,6 +1,8 @@
 """Shares of a job from its windows, and what counters at default clocks say before any probe."""
 
+import gc
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -251,3 +253,15 @@ def test_what_is_kept_of_a_thousand_jobs_is_below_a_hundred_mebibytes() -> None:
     known = fleet(64)
     each = len(pickle.dumps((known, OtherJobs(known)))) / len(known)
     assert KNOWN_KEPT * each <= 100 * 2**20
+
+
+def test_a_prediction_keeps_no_forest_that_was_replaced() -> None:
+    model = OtherJobs(fleet(12))
+    work = DefaultWork(CARD, 1410, int(TOP_MHZ), 0.02, 300.0)
+    shares = {"forward": model.shares(job(0.4).counters)}
+    made = FromOtherJobs({(0, "forward"): work}, shares, CLOCKS, model.voltage)
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None
+    assert made.predict(Subject("job", "GPU-0", 0, "forward"), (1200,)) is not None
