@@ -223,7 +223,7 @@ class PipelineKeys:
         _PATH,
         None,
         meaning="CSV `stage,instruction,frequency,time,energy`, relative to this file. Without it "
-        "the job is learnt while it runs, in mode `enforce` "
+        "one is predicted from other jobs, and corrected as the job runs "
         "([jobs without a profile](predictors.md#jobs-without-a-profile))",
     )
     blocking_power_w: float | None = key(
