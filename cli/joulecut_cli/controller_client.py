@@ -217,7 +217,7 @@ def understood(run: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
 
 
 def stands_by(board: Json) -> bool:
-    """Whether the controller that answered is a standby; older versions have no `role`."""
+    """Whether a standby answered; what is no controller's answer has no `role`."""
     return bool(board.get("role") == "standby")
 
 

@@ -190,8 +190,7 @@ def _measured(job: Json) -> Step:
 def _learnt(job: Json, board: Json) -> Step:
     if job["profile"]:
         return Step("evidence", True, f"profile {job['profile']}")
-    learning = (job.get("learning") or {}).get("text")
-    if learning:
+    if learning := job["learning"]["text"]:
         return Step("evidence", True, learning)
     found = "no profile, and its work at default clocks is not known yet"
     if job["found"]:

@@ -76,9 +76,8 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
     )
     found = {kind: forecast.get(f"{kind}_bloat_w") for kind in BLOAT_KINDS}
     before = {kind: watts for kind, watts in found.items() if watts is not None}
-    now = job.get("bloat_w", before)  # a controller of an older version does not say
-    yield from _bloat_lines("now", now)
-    if now != before:
+    yield from _bloat_lines("now", job["bloat_w"])
+    if job["bloat_w"] != before:
         yield from _bloat_lines("before this plan", before)
 
 
@@ -213,9 +212,9 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
             f"tripped {job['breaker_trips']} times in the last day; 3 trips end enforcement",
         )
     yield labelled("Evidence", job["evidence"]["text"])
-    yield from _phase_lines(job.get("phase"))
+    yield from _phase_lines(job["phase"])
     yield from _timing_lines(job.get("timing"))
-    for veto in job.get("vetoes", ())[1:]:  # the first one is the sentence above
+    for veto in job["vetoes"][1:]:  # the first one is the sentence above
         yield labelled("Also", sentence(veto["text"], [job["name"]]))
     yield labelled("Baseline", _window(job["baseline"], "measured at default clocks"))
     if foreign := foreign_text(job):
@@ -249,21 +248,21 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
 def _saved(measured: Json, predicted_j: float | None) -> str:
     """Measured and predicted of the same time, then predicted of all time under plans."""
     text = f"{watt_hours(measured['saved_j'])} measured"
-    share, promised_j = measured.get("saved_known_ratio"), measured.get("promised_j")
+    share, promised_j = measured["saved_known_ratio"], measured["promised_j"]
     if share is not None:
         text += f" for {percent(share)} of the time under plans"
-    if promised_j is not None:  # absent before 0.1.0
+    if promised_j is not None:
         text += f" ({watt_hours(promised_j)} predicted for the same)"
     return f"{text}; {watt_hours(predicted_j)} predicted for all time under plans"
 
 
-def _phase_lines(phase: Json | None) -> Iterator[str]:
-    """The kind of work now, and how long the job was in each; absent before 0.1.0."""
-    if not phase or not phase["seconds_by_kind"]:
+def _phase_lines(phase: Json) -> Iterator[str]:
+    """The kind of work now, and how long the job was in each."""
+    if not phase["seconds_by_kind"]:
         return
     operations = f" ({phase['operations']} in an iteration of a GPU)" if phase["operations"] else ""
     spent = ", ".join(f"{ago(s)} of {kind}" for kind, s in phase["seconds_by_kind"].items())
-    work = f"; work varies by {percent(sd)}" if (sd := phase.get("work_sd_ratio")) else ""
+    work = f"; work varies by {percent(sd)}" if (sd := phase["work_sd_ratio"]) else ""
     yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}{work}")
 
 
@@ -290,12 +289,12 @@ def _target(job: Json) -> str:
     wish = slo["given_as"]
     if ratio is not None:
         wish = f"max_slowdown {ratio * 100:.3g} %"
-    if slo.get("least_cost"):  # absent before 0.1.0
+    if slo["least_cost"]:
         bound = slo["bound_ratio"]
         most = "" if bound is None else f", never above {bound * 100:.3g} %"
         wish = f"least cost, now {wish}{most}"
     mean = ""
-    if slo.get("statistic") == "p95":  # absent from a controller of an older version
+    if slo["statistic"] == "p95":
         wish, mean = f"{wish} of P95", " on average"
     if wish == "none":
         return "none: clock or power limit are fixed"
@@ -326,11 +325,11 @@ def _now(job: Json, under: str) -> str:
 
 
 def _predictors(job: Json) -> Iterator[str]:
-    """The predictor in use and its error; older versions of the controller have none."""
-    learning = job.get("learning") or {}
-    if learning.get("text"):
+    """The predictor in use and its error."""
+    learning = job["learning"]
+    if learning["text"]:
         yield labelled("Model", learning["text"])
-    for drift in learning.get("drifting", ()):
+    for drift in learning["drifting"]:
         yield labelled("Drift", drift)
 
 

@@ -87,7 +87,7 @@ def holdout_text(holdout: Json | None) -> str:
 
 def worth_text(job: Json) -> str:
     """What the plan is worth, and where energy and time together cost least; empty without one."""
-    money = job.get("money")  # absent before 0.1.0
+    money = job["money"]
     if not money:
         return ""
     text = f"worth {money['plan']['text']} ({money['basis']})"

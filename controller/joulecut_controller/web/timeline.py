@@ -6,6 +6,8 @@ at its fastest option of the profile: the slack the plan uses is the difference.
 
 from functools import lru_cache
 
+import numpy as np
+
 from joulecut_controller import answer as a
 from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number
 from joulecut_controller.board import JobBoard
@@ -13,6 +15,7 @@ from joulecut_controller.view import Window
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption, undominated
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
+from joulecut_engine.optimize.levels import levels_of
 
 GRAPHS_KEPT = 8  # Pipeline shapes of the jobs that are looked at; a graph is about a megabyte.
 
@@ -95,12 +98,13 @@ def _fastest_json(graph: Graph, profile: Profile | None, baseline: Window | None
         key: undominated(options)[0] for key, options in profile.options.items()
     }
     clocks = tuple(fastest[operation.stage, operation.kind] for operation in graph.operations)
-    start_s = [0.0] * len(clocks)
-    for before, after in graph.edges:  # sorted by `before`, and that order is topological
-        start_s[after] = max(start_s[after], start_s[before] + clocks[before].time_s)
-    modelled_s = max(start + option.time_s for start, option in zip(start_s, clocks, strict=True))
+    seconds = np.array([option.time_s for option in clocks])
+    start_s, _ = levels_of(graph).around(seconds)
+    modelled_s = float((start_s + seconds).max())
     shown_s = baseline.time_mean_s if baseline else modelled_s
     return {
         "iteration_time_s": number(shown_s),
-        "operations": _operations_json(graph, clocks, tuple(start_s), shown_s / modelled_s),
+        "operations": _operations_json(
+            graph, clocks, tuple(start_s.tolist()), shown_s / modelled_s
+        ),
     }
