@@ -77,8 +77,7 @@ def dcgm(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
 
 
 def ours(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
-    """What our agents show of one GPU: Slurm jobs in data older than 0.1.0 (label `job`, scraped
-    without honouring labels), pods in newer data (label `workload`)."""
+    """What our agents show of one GPU."""
     scrape = {"instance": f"{gpu.host}:9430", "job": "joulecut-agent"}
     one = {"uuid": gpu.uuid, **scrape}
     told = dict(state.labels)
@@ -90,7 +89,7 @@ def ours(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
     yield "joulecut_gpu_info", {**one, "index": str(gpu.index), "model": "A100"}, 1.0
     owner = {"source": "none"}
     if "hpc_job" in told:
-        owner = {"source": "slurm", "exported_job": told["hpc_job"]}
+        owner = {"source": "slurm", "workload": told["hpc_job"]}
     elif "pod" in told:
         owner = {"source": "kubernetes", "workload": told["pod"], "pod": told["pod"]}
         owner["namespace"] = told["namespace"]

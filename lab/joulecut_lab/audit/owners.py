@@ -1,8 +1,7 @@
 """Owner of a GPU, from the labels of its series.
 
 A scrape without honor_labels moves the labels of the workload to `exported_...` and leaves those of
-the exporter's own pod in their place; these must not be taken for an owner. Data of ours that is
-older than 0.1.0 has the label `job` instead of `workload`.
+the exporter's own pod in their place; these must not be taken for an owner.
 """
 
 import re
@@ -74,19 +73,14 @@ def of_dcgm(labels: Mapping[str, str], job_label: str = "") -> str:
     return f"{namespace}/{job}" if namespace else job
 
 
-def workload(labels: Mapping[str, str]) -> str:
-    """The training job that a series of ours names."""
-    return labels.get("workload") or labels.get("exported_job") or labels.get("job", "")
-
-
 def of_ours(labels: Mapping[str, str], job_label: str = "") -> str:
     """The job of an allocation series of our agents."""
     if job_label:
         return labels.get(job_label, NO_OWNER)
     source = labels.get("source", "none")
-    if source == "none":  # its job is empty, and Prometheus then shows that of the scrape
+    if source == "none":
         return NO_OWNER
-    job = workload(labels)
+    job = labels.get("workload", "")
     if job == "shared":
         return SHARED
     namespace = labels.get("exported_namespace") or labels.get("namespace", "")

@@ -61,9 +61,7 @@ def test_a_trailing_number_alone_is_said_to_be_no_proof_of_one_job() -> None:
 def test_an_allocation_without_owner_does_not_take_the_name_of_the_scrape() -> None:
     assert of_ours({"job": "joulecut-agent", "source": "none"}) == NO_OWNER
     assert of_ours({"job": "joulecut-agent", "workload": "77", "source": "slurm"}) == "77"
-    assert of_ours({"job": "joulecut-agent", "exported_job": "77", "source": "slurm"}) == "77"
-    assert of_ours({"job": "77", "source": "slurm"}) == "77"
-    assert of_ours({"job": "shared", "source": "kubernetes"}) == SHARED
+    assert of_ours({"workload": "shared", "source": "kubernetes"}) == SHARED
 
 
 def test_a_change_of_hands_is_no_sharing_but_staying_is() -> None:
