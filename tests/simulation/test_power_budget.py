@@ -1,14 +1,17 @@
 """The power budget on a virtual clock: whatever dies, the limits in force stay within it."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
 from worlds import Controller, World
 
 from joulecut_controller.orders import Order
+from joulecut_controller.plan.plan import Action, Plan, verb_of
 from joulecut_controller.policy.policy import Mode, Policy, Slo
 from joulecut_controller.power.limits import RAMP_S
+from joulecut_controller.reconcile.leases import Leases, Place
 from joulecut_controller.store.database import DatabaseStore
 
 SETTLED_PASSES = 12
@@ -44,6 +47,48 @@ def test_limits_are_lowered_before_others_are_raised(store: DatabaseStore) -> No
             controller.run(1)
             assert world.counted_w() <= max(was_w, wanted.power_budget_w)
         assert world.counted_w() <= wanted.power_budget_w
+
+
+def test_higher_clocks_end_the_limits_above_those_that_stay() -> None:
+    """Lower ones, and the same after a window at default clocks, leave them."""
+    world = World(stages=2, microbatches=4)
+    gpus = {gpu.uuid: gpu for gpu in world.observe(world.now_s).gpus}
+    places = {Place(gpu.address, uuid): 0.0 for uuid, gpu in gpus.items()}
+    leases, numbers = Leases(world, 1), itertools.count(1)
+
+    async def limit(limit_w: float, *, above: bool) -> None:
+        limits_w = dict.fromkeys(places, limit_w)
+        await leases.limit_power(
+            limits_w, generation=next(numbers), ttl_s=30.0, keep=not above, above=above, reason=""
+        )
+
+    async def clocks(*mhz: int) -> set[float]:
+        now = world.clocks_mhz()
+        top = world.sku.clock_max_mhz
+        actions = tuple(
+            Action(uuid, stage, *verb_of(mhz[stage], now[uuid], top, now[uuid] < top), "")
+            for uuid, stage in world.stage_of.items()
+        )
+        plan = Plan(world.job, next(numbers), 0, "enforce", "gpu", actions, "", 1.8e9)
+        assert not (await leases.apply(plan, gpus, 30.0)).refused
+        return set(world.limits_w().values())
+
+    async def go() -> None:
+        top = world.sku.clock_max_mhz
+        await limit(250.0, above=False)
+        await clocks(1200, 1305)
+        await limit(300.0, above=True)
+        assert set(world.limits_w().values()) == {300.0}
+        assert await clocks(1200, 1200) == {300.0}
+        assert await clocks(top, top) == {250.0}
+        assert await clocks(1200, 1305) == {300.0}
+        assert await clocks(1200, 1410) == {250.0}
+        assert await clocks(1200, 1305) == {250.0}, "until they are ordered again"
+        await clocks(top, top)
+        await limit(300.0, above=True)  # ordered before the clocks rose
+        assert set(world.limits_w().values()) == {250.0}
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("cut_off", ["", "n1:1", "n3:1"])

@@ -557,12 +557,15 @@ class Keeper:
         limited = held.power_mw > 0 or uuid in self._journal.kept_mw
         failure, power = "", ""
         try:
-            if held.max_mhz and not gpu.left:
-                self._limits.reset_clocks(uuid)
-            if limited or self._limits.may_come_late(uuid):
-                power = self._limits.undo_power(
-                    uuid, restore.power, gpu.kept_power_mw, only_late=again or not limited
-                )
+            # Default clocks draw more: a kept limit is in force before them.
+            try:
+                if limited or self._limits.may_come_late(uuid):
+                    power = self._limits.undo_power(
+                        uuid, restore.power, gpu.kept_power_mw, only_late=again or not limited
+                    )
+            finally:
+                if held.max_mhz and not gpu.left:
+                    self._limits.reset_clocks(uuid)
         except DeviceError as error:
             failure = f"{error}; will retry"
         self.state = lease.restore_finished(self.state, uuid, not failure, time.monotonic())
