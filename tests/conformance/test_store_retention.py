@@ -43,11 +43,12 @@ def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(database: Dat
     for at in range(10):
         store.keep_record(Record(float(at), "window", "a", "{}"))
     assert [one.at_unix_s for one in store.records("window")] == [9.0, 8.0, 7.0]
-    for at in range(10, 14):
-        store.keep_record(Record(float(at), "window", f"b{at}", "{}"))
-    assert [one.at_unix_s for one in store.records("window")] == [13.0, 12.0, 11.0, 10.0, 9.0]
+    made = [Record(float(at), "window", f"b{at}", "{}") for at in range(10, 14)]
     with pytest.raises(ValueError, match="are kept at most"):
-        store.keep_record(Record(0.0, "window", "a", "x" * (RECORD_MAX + 1)))
+        store.keep_record(made[0], Record(0.0, "window", "a", "x" * (RECORD_MAX + 1)))
+    assert [one.at_unix_s for one in store.records("window")] == [9.0, 8.0, 7.0], "all or none"
+    store.keep_record(*made)  # in one transaction
+    assert [one.at_unix_s for one in store.records("window")] == [13.0, 12.0, 11.0, 10.0, 9.0]
 
 
 MONTH = """insert into record (at_unix_s, topic, job, content)
@@ -60,7 +61,7 @@ def test_a_month_at_a_hundred_jobs_is_kept(database: Database) -> None:
     store = database.open()
     store.keep_record(Record(0.0, "power_limit", "node-1", "{}"))
     database.run(MONTH)
-    store.keep_record(Record(30 * DAY_S, "window", "job-7", "{}"), 35 * DAY_S)
+    store.keep_record(Record(30 * DAY_S, "window", "job-7", "{}"), kept_s=35 * DAY_S)
     counts = "select topic, count(*), min(at_unix_s) from record group by topic order by topic"
     assert database.run(counts) == [["power_limit", 1, 0.0], ["window", 288_001, 0.0]]
     assert len(store.records("window", job="job-7", limit=5_000)) == 2_881
@@ -71,11 +72,11 @@ def test_records_of_a_topic_end_with_their_age_and_a_state_does_not(database: Da
     store = database.open()
     store.keep_record(Record(0.0, "hold", "gone", "{}"))
     for at in range(10):
-        store.keep_record(Record(float(at), "window", "gone", "{}"), 20.0)
-    store.keep_record(Record(1e9, "window", "leapt", "{}"), 20.0)
+        store.keep_record(Record(float(at), "window", "gone", "{}"), kept_s=20.0)
+    store.keep_record(Record(1e9, "window", "leapt", "{}"), kept_s=20.0)
     assert len(store.records("window", job="gone")) == 8
     for at in range(25, 35):
-        store.keep_record(Record(float(at), "window", "a", "{}"), 20.0)
+        store.keep_record(Record(float(at), "window", "a", "{}"), kept_s=20.0)
     assert not store.records("window", job="gone")
     assert len(store.records("window", job="a")) == 10
     store.keep_record(Record(1e9, "hold", "a", "{}"))
@@ -86,7 +87,7 @@ def test_a_topic_with_an_age_is_bounded_in_all_as_well(database: Database) -> No
     store = database.open(Retention(records=5))
     store.keep_record(Record(0.0, "hold", "a", "{}"))
     for at in range(10):
-        store.keep_record(Record(float(at), "window", f"job-{at}", "{}"), 20.0)
+        store.keep_record(Record(float(at), "window", f"job-{at}", "{}"), kept_s=20.0)
     assert database.run("select count(*) from record where topic = 'window'") == [[5]]
     assert store.records("hold", job="a"), "windows push out no other topic"
 

@@ -148,7 +148,7 @@ class History:
         if ended and self._store is not None:
             try:
                 made = Record(number * COARSE_S, TOPIC, "", _to_json(ended))
-                self._store.keep_record(made, COARSE_S * COARSE_POINTS)
+                self._store.keep_record(made, kept_s=COARSE_S * COARSE_POINTS)
             except Unavailable:
                 return
 

@@ -502,11 +502,12 @@ class PowerBudget:
         for uuid, seen in sorted(self._gpus.items()):
             if seen.limit.set_w:
                 by_address.setdefault(seen.address, {})[uuid] = asdict(seen.limit)
-        for address, limits in by_address.items():
-            content = json.dumps(limits)
-            if content != self._kept.get(address, "{}"):
-                self._store.keep_record(Record(self._unix_s(), TOPIC, address, content))
-                self._kept[address] = content
+        told = {address: json.dumps(limits) for address, limits in by_address.items()}
+        news = {one: text for one, text in told.items() if text != self._kept.get(one, "{}")}
+        if news:
+            at_unix_s = self._unix_s()
+            self._store.keep_record(*(Record(at_unix_s, TOPIC, *one) for one in news.items()))
+            self._kept |= news
 
     # -- the board -------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ class StoredBook:
     def keep(self, window: MeasuredWindow) -> bool:
         try:
             made = Record(window.ended_unix_s, TOPIC, window.job, to_json(window))
-            self._store.keep_record(made, KEPT_S)
+            self._store.keep_record(made, kept_s=KEPT_S)
         except (JoulecutError, ValueError):
             return False
         return True

@@ -214,22 +214,25 @@ class DatabaseStore(Transactions):
                 connection.execute(LEARNT.insert().values(name=IDENTITY, content=known))
         return known
 
-    def keep_record(self, record: Record, kept_s: float | None = None) -> None:
-        """Raises ValueError where the content is longer than `RECORD_MAX`."""
-        size = len(record.content)
-        if size > RECORD_MAX:
-            raise ValueError(f"{record.topic}: {size} characters, {RECORD_MAX} are kept at most")
-        topic, job = RECORDS.c.topic == record.topic, RECORDS.c.job == _text(record.job)
+    def keep_record(self, *records: Record, kept_s: float | None = None) -> None:
+        """Raises ValueError where a content is longer than `RECORD_MAX`."""
+        for record in records:
+            size = len(record.content)
+            if size > RECORD_MAX:
+                why = f"{size} characters, {RECORD_MAX} are kept at most"
+                raise ValueError(f"{record.topic}: {why}")
+        topic = RECORDS.c.topic == record.topic
         with self.writing() as connection:
-            written = connection.execute(
-                RECORDS.insert().values(
-                    at_unix_s=record.at_unix_s,
-                    topic=record.topic,
-                    job=_text(record.job),
-                    content=_text(record.content),
-                )
-            )
-            prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
+            for record in records:
+                row = {
+                    "at_unix_s": record.at_unix_s,
+                    "topic": record.topic,
+                    "job": _text(record.job),
+                    "content": _text(record.content),
+                }
+                written = connection.execute(RECORDS.insert().values(row))
+                job = RECORDS.c.job == row["job"]
+                prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
             if kept_s is None:
                 prune(connection, RECORDS.c.at_unix_s, self._kept.records, topic)
                 return
