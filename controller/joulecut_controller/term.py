@@ -41,7 +41,6 @@ STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out
 BEGUN_BOARDS = 8  # by then a term has made what it keeps
 LAG_LOOK_S = 0.1
 OUTDATED_LOOK_S = 5.0
-APART_S = 10.0  # a stream that breaks is opened again within seconds
 OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
 OWNERS_EVERY_S = 10.0
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
@@ -268,12 +267,10 @@ async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
     """Why this term ends: agents have to be told a newer one, or this controller reaches none of
     them, and another of the store may.
     """
-    apart_s = 0.0
     while True:
         await asyncio.sleep(OUTDATED_LOOK_S)
-        apart_s = 0.0 if _reaches_agents(context) else apart_s + OUTDATED_LOOK_S
         group = reconciler.claims.group
-        if group and len(group.live) > 1 and apart_s >= APART_S:
+        if group and len(group.live) > 1 and reconciler.is_apart:
             context.apart = True
             return "it reaches no agent: its jobs are left to the other controllers of the store"
         if reconciler.policy.enforces and reconciler.leads and reconciler.claims.leads:

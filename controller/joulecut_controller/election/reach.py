@@ -13,9 +13,10 @@ LATE_S = 0.5  # of the event loop: twice what one has with 10,000 GPUs, 99 times
 
 
 class Reach:
-    """How long each agent has not been reached."""
+    """How long each agent has not been reached. `none_is_reached`: all of them for LOST_S."""
 
     def __init__(self) -> None:
+        self.none_is_reached = False
         self._since_s: dict[str, float] = {}  # by address
         self._until_s: dict[str, float] = {}
 
@@ -25,11 +26,12 @@ class Reach:
             self._since_s.clear()
 
     def look(self, nodes: Iterable[NodeView], now_s: float) -> None:
-        lost = [node.address for node in nodes if not node.connected]
+        known = {node.address: node.connected for node in nodes}
+        lost = [address for address, connected in known.items() if not connected]
         self._since_s = {address: self._since_s.get(address, now_s) for address in lost}
-        for address, since_s in self._since_s.items():
-            if now_s - since_s >= LOST_S:
-                self._until_s[address] = now_s + AGAIN_S
+        away = [one for one, since_s in self._since_s.items() if now_s - since_s >= LOST_S]
+        self._until_s |= dict.fromkeys(away, now_s + AGAIN_S)
+        self.none_is_reached = bool(known) and len(away) == len(known)
 
     def lost(self, now_s: float) -> frozenset[str]:
         """Agents that were not reached for LOST_S, until AGAIN_S after that has ended."""

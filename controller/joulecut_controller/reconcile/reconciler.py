@@ -203,6 +203,11 @@ class Reconciler:
         """The one in force, as it was read."""
         return self._cluster.watcher.policy
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether it has not reached any agent for longer than a term."""
+        return self._cluster.reach.none_is_reached
+
     def ask_reload(self) -> None:
         """The policy is read again at once, changed or not."""
         self._cluster.watcher.ask()
