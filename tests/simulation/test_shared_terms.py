@@ -427,6 +427,9 @@ def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> N
     split.cut(2)
     split.run(120)
     assert split.holders == {"job-0": 2, "job-1": 1}, "what is reached stays"
+    watched = [address for *_, seat in split.members.values() for address in seat.needed or ()]
+    assert set(watched) == set(split.world.agents), "every agent has a stream"
+    assert len(watched) < 2 * len(split.world.agents), "not every agent has two"
     split.cut(1, 0, 1)  # none: the other has both
     split.run(60)
     assert split.holders == {"job-0": 2, "job-1": 2}
@@ -435,9 +438,6 @@ def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> N
 
 
 def test_jobs_of_a_lost_controller_are_found_by_their_reports(split: Split) -> None:
-    watched = [address for *_, seat in split.members.values() for address in seat.needed or ()]
-    assert set(watched) == set(split.world.agents), "every agent has a stream"
-    assert len(watched) < 2 * len(split.world.agents), "not every agent has two"
     split.live.discard(1)
     split.run(60)
     assert set(split.holders.values()) == {2}
