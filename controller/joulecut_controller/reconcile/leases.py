@@ -6,7 +6,6 @@ longer renewed and runs out there.
 """
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -119,9 +118,7 @@ class Leases:
         self._epoch = epoch
         self._holdings: dict[str, Holding] = {}
         self._moving: set[str] = set()
-        # By job: limits above kept ones, and the clocks that they were ordered for.
-        self._above_w: dict[str, dict[str, float]] = {}
-        self._above_mhz: dict[str, Mapping[str, int]] = {}
+        self._above_w: dict[str, dict[str, float]] = {}  # by job: limits above kept ones
         self._limit_generations: dict[
             str, deque[int]
         ] = {}  # generations of a job's newest power limits
@@ -154,7 +151,6 @@ class Leases:
         """Another controller goes on with these leases: they stay, and are not renewed here."""
         self._holdings.pop(job, None)
         self._above_w.pop(job, None)
-        self._above_mhz.pop(job, None)
         self._limit_generations.pop(job, None)
 
     def end(self, why: str) -> None:
@@ -166,8 +162,7 @@ class Leases:
         """Applies the plan's clocks: raises on all nodes first, then the rest.
 
         A GPU raised too late makes its job slow; one lowered too late costs a few joules. After a
-        refusal the whole job is at default clocks. Clocks above those that limits above kept ones
-        were ordered for end these: the job may draw more than they count with.
+        refusal the whole job is at default clocks.
         """
         places = {
             action.uuid: Place(gpus[action.uuid].address, action.uuid) for action in plan.actions
@@ -176,12 +171,6 @@ class Leases:
         raised = [action for action in locked if action.verb == "raise"]
         others = [action for action in locked if action.verb != "raise"]
         cleared = [places[action.uuid] for action in plan.actions if action.verb == "clear"]
-        known_mhz = self._above_mhz.get(plan.job, {})
-        if locked and any(
-            (action.clock_mhz or math.inf) > known_mhz.get(action.uuid, math.inf)
-            for action in plan.actions
-        ):
-            self._above_w.pop(plan.job, None)
         self._moving.add(plan.job)
         try:
             refused = await self._apply(plan, raised, places, ttl_s)
@@ -226,7 +215,7 @@ class Leases:
 
         An agent has one lease per GPU and renews those of a job together, so all that the job
         holds at that agent is applied again. With `keep` the limits outlive their leases; those
-        that stand `above` them do not, and are for GPUs whose clocks are held alone.
+        that stand `above` them do not, and are for jobs whose clocks are held alone.
         """
         job_of: dict[Place, str] = {}
         beside: dict[tuple[str, str], list[Place]] = {}
@@ -234,10 +223,11 @@ class Leases:
             for place in holding.clocks_mhz:
                 job_of[place] = job
                 beside.setdefault((place.address, job), []).append(place)
-        beside_mhz = {job: holding.locks for job, holding in self._holdings.items()}
+        plans = [holding.plan for holding in self._holdings.values()]
+        planned = {action.uuid for plan in plans for action in plan.actions}
         commands: dict[tuple[str, str], dict[Place, Setting]] = {}
         for place in limits_w:
-            if above and place not in job_of:
+            if above and place.uuid not in planned:
                 continue
             key = (place.address, job_of.get(place, BUDGET_JOB))
             if key in beside and key in commands:
@@ -261,7 +251,6 @@ class Leases:
             self._above_w[job] = {uuid: w for uuid, w in known if uuid not in asked}
             if above:
                 self._above_w[job] |= asked
-                self._above_mhz[job] = beside_mhz[job]
         return LimitOutcome(
             frozenset().union(*(outcome.taken for outcome in outcomes)),
             {uuid: why for outcome in outcomes for uuid, why in outcome.refused.items()},
