@@ -149,6 +149,12 @@ class ChangeSchedules:
                 least, best = min((least, best), (value, known), key=lambda pair: pair[0])
         return best
 
+    def add(self, plans: Sequence[Sequence[Keys]]) -> None:
+        """Adds the schedules of plans, as far as they are within the limits."""
+        for plan in plans:
+            for stage, keys in enumerate(plan):
+                self._add(stage, keys)
+
     def add_near(self, choice: Ints) -> None:
         """Adds the neighbours of each GPU's schedule of a choice (stages,)."""
         for stage, number in enumerate(choice.tolist()):

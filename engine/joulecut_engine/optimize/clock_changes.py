@@ -54,6 +54,7 @@ ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
 ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
+ANNEALED_POINT = 4  # per point of a frontier
 IDLE_MAX = 5  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
@@ -65,6 +66,8 @@ ROUNDS_PROVE = 1_000
 ANSWERS_MAX = 128  # kept
 
 Clocks = tuple[ClockOption, ...]  # by operation
+
+
 # A point of a frontier, where another search begins (with a margin or more freedom), an answer by
 # itself.
 Effort = Literal["point", "start", "answer"]
@@ -169,7 +172,8 @@ class ClockChanges:
             found = self._solved(goal, relaxed, known, ROUNDS_MIN, None)
         else:
             known += self._rules.plans(goal, relaxed, effort)
-            found = self._solved(goal, relaxed, known, self._rounds, ANNEALED)
+            runs = ANNEALED_POINT if effort == "point" else ANNEALED
+            found = self._solved(goal, relaxed, known, self._rounds, runs)
         self._answers[key] = found
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
@@ -272,6 +276,9 @@ class ClockChanges:
         if not math.isfinite(search.value_j(quickest)):
             return self._solution(goal, table, quickest, 0.0, relaxed)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
+        if runs:
+            table.add(self._rules.schedules(goal))
+            table.tabulate()
         prices = Prices(table, judge, task, *flow)
         prices.improve(rounds)
         starts = [table.index(keys)[:, None] for keys in plans]
@@ -282,6 +289,9 @@ class ClockChanges:
         search = ChoiceSearch(judge, task, prices.weights)
         few = STARTS if limit is None else STARTS_DRAWN
         starts.append(prices.charged())
+        if runs:  # one whose value is poor may lead far
+            starts += [search.improved(start[:, 0])[:, None] for start in starts[: len(plans)]
+                       if math.isfinite(search.value_j(start[:, 0]))]  # fmt: skip
         best = search.best(np.concatenate(starts, axis=1), few)
         best, search = self._climbed(table, search, best)
         if runs:

@@ -62,7 +62,7 @@ def levels_of(graph: Graph) -> Levels:
         edges=edges,
         begins=np.concatenate([[0], np.cumsum(np.bincount(second, minlength=count))]),
         before=np.ascontiguousarray(first[np.argsort(second, kind="stable")]),
-        last=np.setdiff1d(np.arange(count), first),
+        last=np.flatnonzero(np.bincount(first, minlength=count) == 0),
     )
 
 

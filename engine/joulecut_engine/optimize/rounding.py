@@ -101,7 +101,8 @@ class Rounder:
             hull=np.concatenate([_hull_j(curve)[kept] for curve, kept in pairs]),
             group=(microbatch - microbatch.min())[network.operation],
         )
-        self.tries_all = math.prod(size[self._curve].tolist()) <= combinations_all
+        # Logarithms: the product of many thousand sizes takes a second to write down.
+        self.tries_all = bool(np.log(size[self._curve]).sum() <= math.log(combinations_all + 0.5))
 
     def best(
         self,

@@ -1,12 +1,12 @@
 """Plans that rules of thumb make: starts of a search, which so is never below such a rule."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.change_schedules import Lines
+from joulecut_engine.optimize.change_schedules import Keys, Lines
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.levels import Floats, Ints, levels_of
 from joulecut_engine.optimize.problem import Goal, Problem
@@ -20,7 +20,6 @@ BUDGETS_MAX = 96  # times tried; with more, neighbours hardly differ
 # Operations at each end of an iteration that keep the fastest clock: the slower the middle, the
 # more. Searches from one alone lose up to 1.4 points of the baseline's energy (A40, 8 x 24).
 EDGES = (1, 2, 3, 4, 6, 8, 12, 16)
-PLANS_MAX = 4  # of these; eight find nothing better
 
 
 def off_path(problem: Problem) -> Clocks:
@@ -62,10 +61,20 @@ class RulesOfThumb:
         computation = self._computation
         if (goal, effort) not in self._plans:
             finest = computation.solve(goal, relaxed, effort=effort).clocks
-            price_w = computation.time_price_w(goal)
-            mine = tuple(self._fill_and_drain.within(goal.deadline_s, price_w))
+            mine = [self._fill_and_drain.clocks(*one) for one in self._found(goal)]
             self._plans = {(goal, effort): (finest, self._off_path, *mine)}
         return self._plans[goal, effort]
+
+    def schedules(self, goal: Goal) -> list[list[Keys]]:
+        """Those of `FillAndDrain`, with any of their numbers of first and last operations."""
+        found = self._found(goal)
+        return [
+            self._fill_and_drain.schedules(edge, choice) for edge, _ in found for _, choice in found
+        ]
+
+    def _found(self, goal: Goal) -> list[tuple[int, Ints]]:
+        price_w = self._computation.time_price_w(goal)
+        return self._fill_and_drain.within(goal.deadline_s, price_w)
 
     @cached_property
     def _off_path(self) -> Clocks:
@@ -103,25 +112,29 @@ class FillAndDrain:
             self._chosen += [(edge, choice) for choice in columns.T]
         self._times_s, self._cost_j = np.concatenate(times_s), np.concatenate(cost_j)
 
-    def within(self, deadline_s: float, price_w: float) -> Iterator[Clocks]:
-        """The plans of least cost + price x time within the deadline, for each number of first and
-        last operations one; the cheapest of them first."""
+    def within(self, deadline_s: float, price_w: float) -> list[tuple[int, Ints]]:
+        """For each number of first and last operations the plan of least cost + price x time
+        within the deadline: the number, and each GPU's clock between. The cheapest first."""
         fits = np.isfinite(self._times_s) & (self._times_s <= deadline_s * (1 + EXACT))
-        value_j = np.where(
-            fits, self._cost_j + price_w * np.where(fits, self._times_s, 0.0), np.inf
-        )
-        edges: set[int] = set()
-        for k in np.argsort(value_j, kind="stable")[: int(np.isfinite(value_j).sum())].tolist():
+        times_s = np.where(fits, self._times_s, 0.0)
+        value_j = np.where(fits, self._cost_j + price_w * times_s, np.inf)
+        found: dict[int, Ints] = {}
+        for k in np.argsort(value_j, kind="stable")[: int(fits.sum())].tolist():
             edge, choice = self._chosen[k]
-            if edge not in edges and len(edges) < PLANS_MAX:
-                edges.add(edge)
-                yield self._clocks(edge, choice)
+            found.setdefault(edge, choice)
+        return list(found.items())
 
-    def _clocks(self, edge: int, choice: Ints) -> Clocks:
+    def schedules(self, edge: int, choice: Ints) -> list[Keys]:
+        """By GPU."""
+        return [
+            _edged(line.asks, line.seconds, edge)[0][:, column].astype(np.int16)
+            for line, column in zip(self._lines.lines, choice.tolist(), strict=True)
+        ]
+
+    def clocks(self, edge: int, choice: Ints) -> Clocks:
         found: dict[int, ClockOption] = {}
-        for line, column in zip(self._lines.lines, choice.tolist(), strict=True):
-            keys, _ = _edged(line.asks, line.seconds, edge)
-            own = zip(line.operation.tolist(), line.option, keys[:, column].tolist(), strict=True)
+        for line, keys in zip(self._lines.lines, self.schedules(edge, choice), strict=True):
+            own = zip(line.operation.tolist(), line.option, keys.tolist(), strict=True)
             found |= {i: option for i, options, k in own if (option := options[k]) is not None}
         return tuple(found[i] for i in range(len(found)))
 

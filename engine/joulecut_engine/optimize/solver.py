@@ -124,7 +124,7 @@ class Solver:
             return Iteration(fastest.iteration_time_s, fastest.energy_j)
         priced = replace(self.problem, overhead_power_w=self.problem.overhead_power_w + time_w)
         other = Solver(priced, self._granularity, self._limits, self)
-        found = other.at(Goal(other.cheapest_s))
+        found = other.solve(Goal(other.cheapest_s), quick=True)
         return Iteration(found.iteration_time_s, found.energy_j - time_w * found.iteration_time_s)
 
     @cached_property
