@@ -5,7 +5,7 @@ import random
 
 import pytest
 from job_life import ROWS, Row, line
-from life import live, lives
+from life import Knows, live, lives
 
 LIVES = lives()
 SEEDS = 5
@@ -90,14 +90,17 @@ def test_drifting_work_under_a_profile_is_not_late() -> None:
 
 @pytest.mark.long
 @pytest.mark.smoke
-@pytest.mark.parametrize(("stages", "seed"), [(4, 61), (4, 63), (8, 61)])
-def test_a_gpu_that_recovers_under_a_profile_makes_no_plan_late(stages: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("knows", "stages", "seed"), [("profile", 4, 61), ("profile", 8, 61), ("operations", 4, 31)]
+)
+def test_a_gpu_that_recovers_makes_no_plan_late(knows: Knows, stages: int, seed: int) -> None:
     """Its recovery showed as a small jump of the whole job. Default clocks were measured, but the
     profile stayed corrected for the slow GPU, and measured slowdowns were of clocks that waited
-    for it: plans of +3 % took +33 %, seven windows in a row.
+    for it: plans of +3 % took +33 %, seven windows in a row. Without a profile the one that was
+    predicted was of the slow GPU: plans of +4 % took +16 %, and then nothing was lowered.
     """
     made = LIVES["recovers"]
-    world = made(knows="profile", budget=0.05, iteration_s=1.0, seed=seed, stages=stages)
+    world = made(knows=knows, budget=0.05, iteration_s=1.0, seed=seed, stages=stages)
     verdict = live(world, 15.0)
     assert verdict.over_row <= 1
     assert verdict.share >= 0.8

@@ -150,7 +150,7 @@ class _Track:
         """The job's pace has jumped (a logarithm), or GPUs have shifted."""
         self.baseline.shift(math.exp(jump), gpu_shift)
         if gpu_shift is not None:
-            self.default_paces = GpuPaces()
+            self.default_paces, self.lowest_mhz = GpuPaces(), {}
             for referred in self.references.values():
                 referred.reference.forget_effects()
         self.begin(now_s, shifted=gpu_shift is not None)
@@ -277,7 +277,7 @@ class IterationStats:
         track.at_default = at_default and track.window.iterations > 0
         if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track, stages, groups, now_s)
-        if track.window.iterations >= READY and held:
+        if track.window.iterations >= READY and held and track.baseline.drift.gpu_shift is None:
             self._see_lowest(track, gpus)
         fresh_loads, loaded = track.window.fresh_loads() if loads else ((), 0)
         fresh_now = Fresh(

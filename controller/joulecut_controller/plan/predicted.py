@@ -82,10 +82,14 @@ class Prediction:
 
 
 def default_works(job: JobState, gpus: Mapping[str, GpuView]) -> DefaultWorks | None:
-    """None while the job is not known at default clocks: baseline, power or clocks are missing."""
+    """None while the job is not known at default clocks: baseline, power or clocks are missing, or
+    a GPU works at another pace since.
+    """
     pipeline, baseline = job.policy.pipeline, job.measured.baseline
     loads = {load.uuid: load for load in job.measured.loads}
     if pipeline is None or baseline is None or not job.measured.at_default:
+        return None
+    if job.measured.drift.gpu_shift is not None:  # default clocks were not measured since
         return None
     placed = [[loads[u] for u in uuids if u in loads] for uuids in job.placement.stages]
     if len(placed) != pipeline.stages or not all(placed):

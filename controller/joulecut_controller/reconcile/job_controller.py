@@ -261,8 +261,9 @@ class JobController:
         """Predictions are compared with measurements first, then learn from them."""
         learner, job = self._services.learner, observation.job
         shifted = observation.fresh.gpu_shift
-        for uuid in shifted.uuids if shifted else ():
-            learner.forget_gpu(job.workload, uuid)
+        if shifted and not self._services.predictions.begin_anew(job.workload):
+            for uuid in shifted.uuids:
+                learner.forget_gpu(job.workload, uuid)
         if examined:
             self._taught += 1
             fresh, turn, before = observation.fresh, self._taught, self._power_error

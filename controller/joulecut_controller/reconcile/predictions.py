@@ -128,6 +128,14 @@ class Predictions:
             self._learns = on
             self._fit()
 
+    def begin_anew(self, workload: str) -> bool:
+        """A GPU works at another pace: a predicted profile is made again at default clocks. False
+        where none was predicted.
+        """
+        if workload in self._jobs:
+            self._jobs[workload].made = None
+        return self._learner.drop_predicted(workload)
+
     async def with_profile(
         self, observation: JobObservation, view: View
     ) -> tuple[JobObservation, Prediction | None]:
