@@ -89,15 +89,18 @@ def report_text(report: Json, source: str) -> str:
 def notes(report: Json) -> Iterator[str]:
     """How the numbers were measured."""
     saved, measured = report["total"]["saved_kwh"], report["total"]["measured_kwh"]
-    assumed = None if saved is None else energy(JOULES_PER_KWH * (saved["mid"] - measured["mid"]))
-    yield (
-        f"Measured: {spread(measured)} kWh saved in windows under plans, against hold-outs at "
-        "default clocks; ± is a 95 % interval."
-    )
-    yield (
-        f"Assumed: {assumed or UNKNOWN} kWh more, at the same ratio, between two windows of one "
-        "plan, whose clocks held. Nothing else is counted."
-    )
+    if saved is None:
+        yield "Measured: no saving yet. An interval needs three hold-outs at default clocks."
+    else:
+        yield (
+            f"Measured: {spread(measured)} kWh saved in windows under plans, against hold-outs at "
+            "default clocks; ± is a 95 % interval."
+        )
+        yield (
+            f"Assumed: {energy(JOULES_PER_KWH * (saved['mid'] - measured['mid']))} kWh more, at "
+            "the same ratio, between two windows of one plan, whose clocks held. Nothing else is "
+            "counted."
+        )
     factors = report["factors"]
     missing = [
         name
