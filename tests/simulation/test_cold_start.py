@@ -63,20 +63,16 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     assert "predicted from other jobs" in controller.job.learnt.text
 
 
-@pytest.mark.parametrize("detailed", [False, True])
-def test_a_prediction_is_a_profile_where_operations_correct_it_and_else_waits(
-    store: DatabaseStore, detailed: bool
-) -> None:
+def test_a_predicted_profile_is_one_where_operations_correct_it(store: DatabaseStore) -> None:
     world = UnprofiledWorld()
-    world.detailed = detailed
+    world.detailed = True
     profile = predicted_work(world.plant, 855)
     policy = world.unprofiled(budget=BUDGET)
-    job = replace(policy.jobs[0], profile=profile, predicted=profile)
+    job = replace(policy.jobs[0], profile=profile)
     controller = Controller(world, store, replace(policy, jobs=(job,)))
     controller.run(120, until=lambda: not world.at_default())
     assert not world.at_default(), controller.job.sentence
-    stages = len(controller.job.view.placement.stages)
-    assert stages == (world.stages if detailed else 1), "a rate alone has one clock for all"
+    assert len(controller.job.view.placement.stages) == world.stages
 
 
 def test_recommend_probes_nothing_and_says_what_other_jobs_let_expect(
