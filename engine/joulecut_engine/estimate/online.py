@@ -281,7 +281,7 @@ class OnlineEstimator:
 
     def forget_gpu(self, workload: str, uuid: str) -> None:
         """Drop what was learnt of one GPU, which works at another pace from now on."""
-        self._window.forget_before(workload, uuid, self._number + 1)
+        self._window.forget_gpu(workload, uuid)
         self._fit(workload)  # at once: the next plan rests on it
 
     # -- fitting -------------------------------------------------------------------------

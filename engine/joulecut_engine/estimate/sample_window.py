@@ -15,9 +15,7 @@ REPLAYED_MAX = 32  # readings that a bias is recomputed from; older ones would c
 
 
 class Reading(NamedTuple):
-    """One accepted sample, numbered in order of arrival. A tuple, since thousands are kept as JSON
-    while the control loop waits.
-    """
+    """One accepted sample, numbered in order of arrival."""
 
     number: int
     time_s: float
@@ -40,14 +38,10 @@ class Cell(NamedTuple):
 class Window:
     """Last READINGS_MAX readings of every cell."""
 
-    def __init__(self, cells_max: int = CELLS_MAX) -> None:
-        self.cells_max = cells_max
+    def __init__(self) -> None:
         self._cells: OrderedDict[Cell, deque[Reading]] = OrderedDict()
         self._of_work: dict[tuple[str, int, str], dict[Cell, None]] = {}
         self._of_gpu: dict[tuple[str, str], dict[Cell, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._cells)
 
     def __contains__(self, cell: object) -> bool:
         return cell in self._cells
@@ -60,7 +54,7 @@ class Window:
             self._of_gpu.setdefault((cell.workload, cell.uuid), {})[cell] = None
         readings.append(reading)
         self._cells.move_to_end(cell)
-        while len(self._cells) > self.cells_max:
+        while len(self._cells) > CELLS_MAX:
             self._drop(next(iter(self._cells)))
 
     def cells(self) -> Iterable[tuple[Cell, tuple[Reading, ...]]]:
@@ -87,14 +81,9 @@ class Window:
         for cell in [cell for cell in self._cells if cell.workload == workload]:
             self._drop(cell)
 
-    def forget_before(self, workload: str, uuid: str, number: int) -> None:
-        """Drop readings of a GPU on a workload before reading `number`."""
+    def forget_gpu(self, workload: str, uuid: str) -> None:
         for cell in tuple(self._of_gpu.get((workload, uuid), ())):
-            readings = self._cells[cell]
-            while readings and readings[0].number < number:
-                readings.popleft()
-            if not readings:
-                self._drop(cell)
+            self._drop(cell)
 
     def gpus(self) -> tuple[tuple[str, str], ...]:
         """All with readings, by workload and UUID."""
