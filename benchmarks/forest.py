@@ -53,9 +53,10 @@ from joulecut_controller.policy.policy import ClockPolicy, Mode, Policy, Predict
 from joulecut_controller.reconcile.predictions import POSSIBLE_MAX
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.correction import fit_profile
-from joulecut_engine.estimate.estimator import Sample, Subject
+from joulecut_engine.estimate.estimator import NOMINAL, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
+    FORM_HALF,
     LOWEST_RATIO,
     ClockShares,
     Counters,
@@ -70,7 +71,6 @@ from joulecut_engine.estimate.other_jobs import (
 )
 from joulecut_engine.estimate.sample_window import CELLS_MAX, READINGS_MAX
 from joulecut_engine.graph.pipeline import KINDS, Profile
-from joulecut_lab.audit.first_saving import LowerClock, first_saving
 from joulecut_sim.plant import Noise
 from joulecut_wire.messages import GpuSnapshot
 
@@ -187,25 +187,50 @@ def only_nvml(one: KnownJob) -> KnownJob:
     return replace(one, counters=counters)
 
 
+@dataclass(frozen=True, slots=True)
+class LowerClock:
+    """Of the clock of least predicted energy within a budget: its saving, and the band of it."""
+
+    clock_mhz: float
+    saved: float
+    low: float
+    high: float
+
+
+def first_saving(
+    shares: Floats, voltage: Voltage, clocks_mhz: Floats, budget: float
+) -> LowerClock | None:
+    """`shares` (1 + errors, 2), the likely ones first; None where no clock saves. The last of
+    `clocks_mhz` is the default.
+    """
+    top_mhz, lower = float(clocks_mhz[-1]), clocks_mhz[:-1]
+    time = 1.0 + shares[:, :1] * (top_mhz / lower - 1.0)
+    power = shares[:, 1:] + (1.0 - shares[:, 1:]) * voltage.dynamic(lower, top_mhz)
+    saved = 1.0 - time * power
+    best = int(np.where(time[0] <= 1.0 + budget, saved[0], -np.inf).argmax())
+    if time[0, best] > 1.0 + budget or saved[0, best] <= 0.0:
+        return None
+    likely, around = float(saved[0, best]), saved[:, best]
+    around = np.concatenate([around - FORM_HALF, around, around + FORM_HALF])
+    low, high = np.quantile(around, [0.5 - NOMINAL / 2.0, 0.5 + NOMINAL / 2.0])
+    return LowerClock(float(lower[best]), likely, min(likely, float(low)), max(likely, float(high)))
+
+
 def errors(one: Application, shares: Floats, voltage: Voltage) -> Floats:
     """Mean absolute errors of time, power and energy over the clocks, in percent."""
     top = one.clocks_mhz[-1]
-    found = []
-    for clock, time, power in zip(one.clocks_mhz[:-1], one.time, one.power, strict=False):
-        said = first_saving(shares[:1], voltage, top, [int(clock), int(top)], 9.0)
-        slower = shares[0, 0] * (top / clock - 1.0) + 1.0
-        saved = 0.0 if said is None else said.saved.mean
-        drawn = (1.0 - saved) / slower
-        found.append((slower / time, drawn / power, slower * drawn / (time * power)))
-    return 100.0 * np.abs(np.array(found) - 1.0).mean(axis=0)
+    lower, time, power = one.clocks_mhz[:-1], one.time[:-1], one.power[:-1]
+    slower = 1.0 + shares[0, 0] * (top / lower - 1.0)
+    drawn = shares[0, 1] + (1.0 - shares[0, 1]) * voltage.dynamic(lower, top)
+    found = np.array([slower / time, drawn / power, slower * drawn / (time * power)])
+    return 100.0 * np.abs(found - 1.0).mean(axis=1)
 
 
 def chosen(
     one: Application, shares: Floats, voltage: Voltage, budget: float
 ) -> tuple[LowerClock | None, float, float]:
     """The recommendation, and measured: saving and slowdown at its clock."""
-    top = one.clocks_mhz[-1]
-    said = first_saving(shares, voltage, top, [int(mhz) for mhz in one.clocks_mhz], budget)
+    said = first_saving(shares, voltage, one.clocks_mhz, budget)
     if said is None:
         return None, 0.0, 0.0
     at = int(np.abs(one.clocks_mhz - said.clock_mhz).argmin())
@@ -240,7 +265,7 @@ def table(applications: tuple[Application, ...], title: str) -> Iterator[str]:
             rows = [
                 chosen(one, *each, budget) for one, each in zip(applications, shares, strict=True)
             ]
-            guess = 100.0 * np.array([0.0 if one is None else one.saved.mean for one, _, _ in rows])
+            guess = 100.0 * np.array([0.0 if one is None else one.saved for one, _, _ in rows])
             real = 100.0 * np.array([saved for _, saved, _ in rows])
             late = 100.0 * np.array([max(0.0, slower - budget) for _, _, slower in rows])
             yield (
@@ -258,7 +283,7 @@ def _held(applications: tuple[Application, ...], shares: list[tuple[Floats, Volt
         for budget in BUDGETS:
             said, saved, _ = chosen(one, *each, budget)
             if said is not None:
-                held.append(said.saved.low <= saved <= said.saved.high)
+                held.append(said.low <= saved <= said.high)
     return f"{100.0 * np.mean(held):.0f} %"
 
 

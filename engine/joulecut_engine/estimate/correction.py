@@ -33,7 +33,7 @@ OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those 
 # between cards (docs/predictors.md), the power's exponent likewise; the form leaves 0.5 and 1 %.
 TIME = CurvePrior(slope_sd=0.15, residual_sd=0.01, reach=0.15)
 POWER = replace(TIME, residual_sd=0.02)
-KEPT_MAX = 128  # of one kind of work: every clock alone, and the tables of its GPUs
+KEPT_MAX = 16  # of one kind of work: clocks that run, and the tables of its GPUs
 
 
 @dataclass(frozen=True, slots=True)
