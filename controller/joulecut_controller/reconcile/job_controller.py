@@ -27,7 +27,6 @@ from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
 from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Point
 from joulecut_controller.power.limits import needed_w
-from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
 from joulecut_controller.reconcile.context import (
     ClusterSeen,
@@ -35,6 +34,7 @@ from joulecut_controller.reconcile.context import (
     ReconcileContext,
     give_way,
 )
+from joulecut_controller.reconcile.drift import as_asked, drift, used_again
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import teach
@@ -87,9 +87,8 @@ class JobController:
         self._power_error: float | None = None
         self._power_ratio = UNMEASURED_RATIO
         self._taught = 0  # passes in which the estimators learned from it
-        self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context, policy.name)
-        self.rollout = PlanRollout(context, self._applied_plan)
+        self.rollout = PlanRollout(context, policy.name)
 
     @property
     def name(self) -> str:
@@ -98,7 +97,7 @@ class JobController:
     @property
     def applied(self) -> Plan | None:
         """The plan whose clocks are held under leases now."""
-        return self._applied_plan.plan
+        return self.rollout.applied
 
     @property
     def state(self) -> PlannerState:
@@ -216,17 +215,15 @@ class JobController:
         if self.policy.mode != "enforce":
             await self._leave_enforce(observation)
             return holds
-        if self._applied_plan.holding:
-            await self._verify_clocks(observation, view)
-        if self._applied_plan.holding is None:  # default clocks run, whatever was decided
+        await self._verify_clocks(observation, view)
+        if self.rollout.holding is None:  # default clocks run, whatever was decided
             rollout.state = rollout.state.at_default()
         waits = rollout.backoff.wait(self._context.now_s())
         energy, uuids = self._services.energy, observation.job.placement.uuids
         if self.policy.parked and not all(map(energy.is_unused, uuids)):
             waits = USED_AGAIN
         found = (*holds, *((Veto("back-off", waits),) if waits else ()))
-        if orphaned := self._applied_plan.orphaned_leases(observation, view):
-            await self._applied_plan.clear(orphaned)
+        if await rollout.clear_orphaned(observation, view):
             rollout.action = "cleared orphaned leases of an earlier epoch or attempt"
             words = "clearing orphaned leases of an earlier epoch or attempt: default clocks"
             return (*found, Veto("orphaned", words))
@@ -235,7 +232,7 @@ class JobController:
     async def _leave_enforce(self, observation: JobObservation) -> None:
         """Releases the job's GPUs; a reservation by someone else counts as a failure."""
         reservation = observation.job.reservation
-        if self._applied_plan.holding is None:
+        if self.rollout.holding is None:
             return
         if reservation:
             self.rollout.backoff.fail(reservation, self._context.now_s())
@@ -243,19 +240,20 @@ class JobController:
 
     async def _verify_clocks(self, observation: JobObservation, view: View) -> None:
         """Releases all GPUs where one drifted."""
-        holding = self._applied_plan.holding
-        assert holding is not None
-        if used := self._applied_plan.used_again(observation, view):
+        rollout, holding = self.rollout, self.rollout.holding
+        if holding is None or not rollout.is_newer(view):
+            return
+        if used := used_again(holding, observation.job):
             self._services.energy.note_used(used, self._context.unix_s())
             await self.release_all(USED_AGAIN)
-        elif drift := self._applied_plan.drift(observation, view):
+        elif why := drift(holding, observation, view):
             self._services.metrics.drifts += 1
-            self.rollout.backoff.fail(drift, self._context.now_s())
-            await self.release_all(drift)
+            rollout.backoff.fail(why, self._context.now_s())
+            await self.release_all(why)
             generation = holding.plan.generation
-            self._context.audit.post("drift", self.policy.name, drift, generation=generation)
-        elif self._applied_plan.held_s() > FORGIVE_S:
-            self.rollout.backoff.forgive()
+            self._context.audit.post("drift", self.policy.name, why, generation=generation)
+        elif rollout.held_s() > FORGIVE_S:
+            rollout.backoff.forgive()
 
     def _learn(self, observation: JobObservation, view: View, *, examined: bool) -> None:
         """Predictions are compared with measurements first, then learn from them."""
@@ -278,7 +276,7 @@ class JobController:
         *,
         examined: bool,
     ) -> PlanningInput:
-        services, holding, applied = self._services, self._applied_plan.holding, self.applied
+        services, holding, applied = self._services, self.rollout.holding, self.applied
         job, measured = observation.job, observation.job.measured
         locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
@@ -431,7 +429,7 @@ class JobController:
     def board(self, picture: Picture) -> JobBoard:
         """The job as its last step left it."""
         services, windows = self._services, self._services.default_windows
-        view, holding, rollout = picture.observation.job, self._applied_plan.holding, self.rollout
+        view, holding, rollout = picture.observation.job, self.rollout.holding, self.rollout
         if holding and as_asked(holding, view):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, picture.view.gpus)

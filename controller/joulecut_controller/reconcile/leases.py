@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.ports import Fleet
 from joulecut_controller.view import BUDGET_JOB, GpuView
-from joulecut_wire.messages import Command, Result, ScheduleStep, Setting, TimedStep
+from joulecut_wire.messages import Command, Result, Setting
 
 LIMITS_KEPT = 16  # power limits are set once an interval, and readings are younger
 CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
@@ -29,41 +29,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Clocks under leases of one job, by GPU and place; 0 beside a power limit alone.
+    """The plan of one job that its GPUs hold under leases, and the agent of each of them.
 
     `generations` are those of agents that took a power limit after the plan.
     """
 
     plan: Plan
-    clocks_mhz: Mapping[Place, int]
+    address_of: Mapping[str, str]  # by GPU
     generations: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)  # by GPU, as its agent took it
 
     def generation(self, address: str) -> int:
         """The generation that the leases at an agent carry."""
         return self.generations.get(address, self.plan.generation)
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        return tuple(sorted({place.address for place in self.clocks_mhz}))
+    def places(self) -> list[Place]:
+        return [Place(address, uuid) for uuid, address in self.address_of.items()]
 
     @property
     def locks(self) -> dict[str, int]:
-        return {place.uuid: clock_mhz for place, clock_mhz in self.clocks_mhz.items()}
+        """The clock of each GPU; 0 beside a power limit alone."""
+        held = self.address_of
+        return {one.uuid: one.clock_mhz or 0 for one in self.plan.actions if one.uuid in held}
 
     @property
     def limits_w(self) -> dict[str, float]:
         """The plan's own power limits, by GPU."""
         return {one.uuid: one.power_limit_w for one in self.plan.actions if one.power_limit_w}
 
-    @property
-    def steps(self) -> tuple[tuple[TimedStep | ScheduleStep, ...], ...]:
-        """The clock changes of an iteration, by action."""
-        return tuple(action.steps or action.marks for action in self.plan.actions)
-
-    def setting(self, place: Place) -> Setting:
+    def setting(self, uuid: str) -> Setting:
         """The setting of one GPU."""
-        return self.settings.get(place.uuid) or Setting(place.uuid, self.clocks_mhz[place])
+        action = next(one for one in self.plan.actions if one.uuid == uuid)
+        return setting_of(self.plan, action)
 
 
 def setting_of(plan: Plan, action: Action) -> Setting:
@@ -181,12 +178,10 @@ class Leases:
                 await self._clear(plan.job, places.values(), f"put back: {refused[0]}")
                 self._holdings.pop(plan.job, None)
                 return Outcome(len(plan.actions), refused)
-            clocks = {places[action.uuid]: action.clock_mhz or 0 for action in locked}
-            if clocks:
-                settings = {action.uuid: setting_of(plan, action) for action in locked}
-                self._holdings[plan.job] = Holding(plan, clocks, settings=settings)
-            else:
-                self._holdings.pop(plan.job, None)
+            self._holdings.pop(plan.job, None)
+            if locked:
+                held = {action.uuid: places[action.uuid].address for action in locked}
+                self._holdings[plan.job] = Holding(plan, held)
             return Outcome(len(locked) + len(cleared))
         finally:
             self._moving.discard(plan.job)
@@ -195,7 +190,7 @@ class Leases:
         """Default clocks for all that is held for a job."""
         holding = self._holdings.get(job)
         self.hand_over(job)
-        return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)
+        return await self.clear(job, holding.places if holding else (), reason)
 
     async def clear(self, job: str, places: Sequence[Place], reason: str) -> Outcome:
         """Default clocks for GPUs whose leases this controller does not hold."""
@@ -220,7 +215,7 @@ class Leases:
         job_of: dict[Place, str] = {}
         beside: dict[tuple[str, str], list[Place]] = {}
         for job, holding in self._holdings.items():
-            for place in holding.clocks_mhz:
+            for place in holding.places:
                 job_of[place] = job
                 beside.setdefault((place.address, job), []).append(place)
         plans = [holding.plan for holding in self._holdings.values()]
@@ -261,7 +256,7 @@ class Leases:
         self, place: Place, job: str, limit_w: float | None, *, keep: bool, above: bool
     ) -> Setting:
         holding = self._holdings.get(job)
-        held = holding.setting(place) if holding else Setting(place.uuid, clock_max_mhz=0)
+        held = holding.setting(place.uuid) if holding else Setting(place.uuid, clock_max_mhz=0)
         if limit_w is None:
             return self._with_above(job, held)
         return replace(held, power_limit_w=limit_w, keep_power_limit=keep, above_kept_limit=above)
@@ -301,7 +296,7 @@ class Leases:
         begun, held = 0, {job: one for job, one in self._holdings.items() if job in jobs}
         async with asyncio.TaskGroup() as group:
             for job, holding in held.items():
-                for address in holding.addresses:
+                for address in sorted(set(holding.address_of.values())):
                     if job in self._moving or self._holdings.get(job) is not holding:
                         break
                     generation = holding.generation(address)
@@ -312,7 +307,7 @@ class Leases:
                         await asyncio.sleep(0)
         return {
             job: Outcome(
-                len(held[job].clocks_mhz),
+                len(held[job].address_of),
                 _refusals(tuple(asked), [call.result() for call in asked.values()]),
             )
             for job, asked in calls.items()

@@ -2,14 +2,16 @@
 
 A decision may be refused by the guard, repeat an earlier refusal, or fail with the store. The
 state that follows is kept here; the next decision starts from it. After a failure the job backs
-off: twice as long after each one, until a plan has held.
+off: twice as long after each one, until a plan has held. The leases stand before their result is
+written: where the store fails then, the log has a gap, but the controller knows what it holds.
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.actions import release_actions
+from joulecut_controller.plan.actions import counted, release_actions
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.goal import ALLOWED_STEP
 from joulecut_controller.plan.guard import Authority, refusal
@@ -17,10 +19,10 @@ from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
-from joulecut_controller.reconcile.leases import Outcome
-from joulecut_controller.view import JobState, View
+from joulecut_controller.reconcile.leases import Holding, Outcome, Place
+from joulecut_controller.reference.reference import EFFECT_SD, Figure
+from joulecut_controller.view import BUDGET_JOB, JobState, View
 from joulecut_wire.errors import JoulecutError
 
 RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
@@ -56,28 +58,53 @@ class Backoff:
 
 
 class PlanRollout:
-    """The last decision of one job and its outcome.
+    """The last decision of one job, its outcome, and the plan whose clocks its GPUs hold.
 
     `action` is what this pass did for the job, empty where nothing changed. `incomplete` is the
     generation of a plan whose forecast still lacks the figures that take seconds, and what they are
     computed from.
     """
 
-    def __init__(self, context: ReconcileContext, applied_plan: AppliedPlan) -> None:
-        self._context, self._applied_plan = context, applied_plan
+    def __init__(self, context: ReconcileContext, job: str) -> None:
+        self._context, self._job = context, job
         self.backoff = Backoff(context.interval_s)
         self.state = PlannerState()
         self.incomplete: tuple[int, Forecast, Comparison, Evaluation] | None = None
         self.action = ""
         self.action_failed = False
         self.sentence = ""
-        self._stands_for: JobPolicy | None = (
-            None  # where `sentence` is no reason for default clocks
-        )
+        # Where `sentence` is no reason for default clocks.
+        self._stands_for: JobPolicy | None = None
         self.decision: Plan | None = None
         self._topic = ""
         self._late = False
         self._refused_as: tuple[object, ...] = ()
+        self._generation_last = 0  # the newest used for this job in this term
+        self._acted_s = -math.inf  # the newest command
+
+    @property
+    def holding(self) -> Holding | None:
+        return self._context.leases.of(self._job)
+
+    @property
+    def applied(self) -> Plan | None:
+        """The plan whose clocks are held under leases; None at default clocks."""
+        return self.holding.plan if self.holding else None
+
+    @property
+    def generation(self) -> int:
+        """Of the plan that is held; 0 at default clocks."""
+        return self.applied.generation if self.applied else 0
+
+    def held_s(self) -> float:
+        """Seconds since the last command for the job; infinite before any."""
+        return self._context.now_s() - self._acted_s
+
+    def is_newer(self, view: View) -> bool:
+        """Whether the view shows the effect of the last command: an older one is compared with
+        nothing.
+        """
+        return view.now_s > self._acted_s
 
     async def apply(
         self,
@@ -109,7 +136,7 @@ class PlanRollout:
             else:
                 authority = Authority(
                     epoch=self._context.epoch,
-                    generation_last=self._applied_plan.generation_last,
+                    generation_last=self._generation_last,
                     ttl_s=ttl_s,
                     snapshot_age_max_s=self._context.stale_s,
                     report_age_max_s=job.placement.silence_limit_s,
@@ -138,12 +165,47 @@ class PlanRollout:
             self.sentence, self._stands_for = "the solver is at work on the next plan", None
 
     async def release_all(self, reason: str) -> Outcome:
-        """Default clocks for everything held for the job, even while the store fails."""
-        if self._applied_plan.holding is None:
+        """Default clocks for everything held for the job, even while the store fails: what an
+        operator or the breaker ends has ended.
+        """
+        holding = self.holding
+        if holding is None:
             return Outcome()
-        outcome, self.action = await self._applied_plan.release(reason)
+        outcome = await self._context.leases.release(self._job, reason)
+        self._acted()
         self.state = self.state.at_default()
+        self.action = f"{outcome.settings} GPUs back to default clocks: {reason}"
+        if outcome.refused:
+            unanswered = "; ".join(outcome.refused)
+            self.action += f" (not answered, their leases run out: {unanswered})"
+        generation = holding.plan.generation
+        self._context.audit.post("clear", self._job, self.action, generation=generation)
         return outcome
+
+    async def clear_orphaned(self, observation: JobObservation, view: View) -> bool:
+        """Default clocks for leases on the job's GPUs that this controller does not hold. Returns
+        whether there were any.
+        """
+        context = self._context
+        orphaned: defaultdict[str, list[Place]] = defaultdict(list)
+        for uuid in observation.job.placement.uuids if self.is_newer(view) else ():
+            gpu = view.gpus.get(uuid)
+            lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
+            if gpu is None or lease is None or lease.epoch > context.epoch or gpu.behind:
+                continue
+            if lease.job == BUDGET_JOB:  # without clocks, and not renewed
+                continue
+            ours = lease.epoch >= context.claims.first
+            if not (ours and context.leases.owns(lease.job, lease.generation)):
+                orphaned[lease.job].append(Place(gpu.address, uuid))
+        for job, places in orphaned.items():
+            reason = f"left by job {job} of an earlier epoch or attempt"
+            outcome = await context.leases.clear(job, places, reason)
+            text = f"{len(places)} GPUs: {reason}"
+            context.audit.post("clear", self._job, text, refused=outcome.refused)
+        if orphaned:
+            self._acted()
+        return bool(orphaned)
 
     async def complete(self, generation: int, forecast: Forecast) -> None:
         """Adds the figures that took longer than the decision."""
@@ -154,7 +216,7 @@ class PlanRollout:
 
     async def _apply_none(self, decision: Decision, job: JobState) -> None:
         """Default clocks, or nothing new."""
-        if decision.verdict == "default" and self._applied_plan.holding:
+        if decision.verdict == "default" and self.holding:
             await self._restore(decision.reason, job)
         elif decision.verdict == "default" or decision.topic == "nothing":
             self.decision = self._no_change(decision.reason, job)
@@ -164,7 +226,7 @@ class PlanRollout:
 
     def _keeps(self, before: PlannerState) -> bool:
         """Whether the clocks held are for the same promise as those of the decision."""
-        now, held = self.state, self._applied_plan.holding
+        now, held = self.state, self.holding
         if held is None or not before.runs or before.goal is None:
             return False
         waits = now.goal is not None and now.goal.waits
@@ -172,7 +234,7 @@ class PlanRollout:
 
     def _log_lateness(self, decision: Decision, job: JobState) -> None:
         """One line when iterations under the plan begin to miss their deadline."""
-        applied, known = self._applied_plan.plan, job.measured.reference
+        applied, known = self.applied, job.measured.reference
         if decision.late and not self._late and applied and applied.deadline_s and known:
             default_s = math.exp(known.default.mean)
             self._context.audit.post(
@@ -200,8 +262,8 @@ class PlanRollout:
         context, mode, reason = self._context, job.policy.mode, decision.reason
         plan = replace(
             plan,
-            generation=self._applied_plan.generation_last + 1,
-            parent=self._applied_plan.generation,
+            generation=self._generation_last + 1,
+            parent=self.generation,
             reason=reason,
             made_at_unix_s=context.unix_s(),
             granularity_asked=job.policy.clocks.granularity,
@@ -217,7 +279,7 @@ class PlanRollout:
                 changes=before.changes,
                 changed_s=before.changed_s,
             )
-        if why and decision.late and mode == "enforce" and self._applied_plan.holding:
+        if why and decision.late and mode == "enforce" and self.holding:
             # The clocks in force are too slow, and those that would mend it must not be set.
             await self._restore(f"late, and the next plan is refused: {why}", job)
             return
@@ -238,22 +300,57 @@ class PlanRollout:
         if plan.refused:
             self.action = self.sentence = f"plan {plan.generation} refused: {plan.refused}"
         elif mode == "enforce":
-            await self._apply_clocks(plan, view, authority.ttl_s)
+            await self.set_clocks(plan, view, authority.ttl_s)
 
-    async def _apply_clocks(self, plan: Plan, view: View, ttl_s: float) -> None:
-        outcome, counts = await self._applied_plan.apply(plan, view, ttl_s)
-        if outcome.refused:
-            self.state = self.state.at_default()
-            self.backoff.fail(outcome.first_refusal, self._context.now_s())
-            self.action = f"plan {plan.generation} put back: {outcome.first_refusal}"
-            self.action_failed = True
-            self.sentence = self.action
-        else:
+    async def set_clocks(self, plan: Plan, view: View, ttl_s: float) -> None:
+        """Applies a plan's clocks, or puts all of them back."""
+        context, actions = self._context, plan.actions
+        self._generation_last = plan.generation
+        outcome = await context.leases.apply(plan, view.gpus, ttl_s)
+        self._acted()
+        counts = "; ".join(outcome.refused) if outcome.refused else counted(actions)
+        await in_thread(
+            context.audit.note,
+            "apply",
+            self._job,
+            f"put back, because refused: {counts}" if outcome.refused else f"applied: {counts}",
+            generation=plan.generation,
+            ttl_s=ttl_s,
+            settings={one.uuid: one.clock_mhz for one in actions},
+            steps={
+                one.uuid: [(step.offset_s, step.clock_max_mhz) for step in one.steps]
+                for one in actions
+                if one.steps
+            },
+            limits_w={one.uuid: one.power_limit_w for one in actions if one.power_limit_w},
+            refused=outcome.refused,
+        )
+        if not outcome.refused:
             self.action = f"plan {plan.generation} applied: {counts}; {plan.reason}"
+            return
+        self.state = self.state.at_default()
+        self.backoff.fail(outcome.first_refusal, self._acted_s)
+        self.action = self.sentence = f"plan {plan.generation} put back: {outcome.first_refusal}"
+        self.action_failed = True
+
+    def _acted(self) -> None:
+        """A command was sent: what is measured from now on is of other clocks."""
+        self._acted_s, holding = self._context.now_s(), self.holding
+        plan = holding.plan if holding else None
+        actions, forecast = (plan.actions, plan.forecast) if plan else ((), None)
+        changes = ((one.uuid, one.steps or one.marks or one.power_limit_w) for one in actions)
+        self._context.observer.stats.changed(
+            self._job,
+            holding.locks if holding else {},
+            self._acted_s,
+            schedule=tuple((uuid, each) for uuid, each in changes if each),
+            slowdown=_predicted(forecast) if forecast else None,
+            operations=forecast.operations if forecast else None,
+        )
 
     async def _restore(self, reason: str, job: JobState) -> None:
         """A plan of default clocks. The GPUs are released first: that waits for no store."""
-        holding = self._applied_plan.holding
+        holding = self.holding
         locks = holding.locks if holding else {}
         await self.release_all(reason)
         generation = await in_thread(self._context.store.next_generation)
@@ -263,12 +360,12 @@ class PlanRollout:
             parent=holding.plan.generation if holding else 0,
             actions=release_actions(job, locks, reason),
         )
-        self._applied_plan.generation_last = generation
+        self._generation_last = generation
         self.decision = plan
         await in_thread(self._context.audit.plan, plan)
 
     def _no_change(self, reason: str, job: JobState) -> Plan:
-        running, policy = self._applied_plan.generation, job.policy
+        running, policy = self.generation, job.policy
         return Plan(
             job=policy.name,
             generation=running,
@@ -287,3 +384,11 @@ def _asked(plan: Plan) -> tuple[object, ...]:
     if plan.solution is not None:
         return tuple(option.clock_mhz for option in plan.solution.clocks)
     return tuple((action.clock_mhz, action.power_limit_w) for action in plan.actions)
+
+
+def _predicted(made: Forecast) -> Figure:
+    """The slowdown of a plan at equal work, as predicted before anything corrects it."""
+    slower = made.modelled
+    if slower is None:
+        slower = math.log(made.iteration_time_s / made.baseline_time_s)
+    return Figure(slower, EFFECT_SD)

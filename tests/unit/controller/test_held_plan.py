@@ -11,10 +11,11 @@ from worlds import World
 from joulecut_controller.election.claims import Claims
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.plan import Action, Plan
-from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.drift import drift
 from joulecut_controller.reconcile.leases import Leases, Place
+from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.view import View
 from joulecut_engine.optimize.check import check
@@ -31,7 +32,7 @@ class JobBench:
     world: World
     store: DatabaseStore
     context: ReconcileContext
-    applied_plan: AppliedPlan
+    rollout: PlanRollout
 
     def look(self) -> tuple[View, JobObservation]:
         observer, policy, now_s = self.context.observer, self.world.policy(), self.world.now_s
@@ -50,7 +51,18 @@ class JobBench:
 
     def apply(self, generation: int = 1) -> str:
         view, _ = self.look()
-        return asyncio.run(self.applied_plan.apply(self.plan(generation), view, TTL_S))[1]
+        asyncio.run(self.rollout.set_clocks(self.plan(generation), view, TTL_S))
+        return self.rollout.action
+
+    def drift(self) -> str:
+        """Of what is seen now."""
+        view, observation = self.look()
+        holding = self.rollout.holding
+        assert holding is not None
+        return drift(holding, observation, view) if self.rollout.is_newer(view) else ""
+
+    def clears_orphaned(self, view: View, observation: JobObservation) -> bool:
+        return asyncio.run(self.rollout.clear_orphaned(observation, view))
 
 
 @pytest.fixture
@@ -71,7 +83,7 @@ def bench(tmp_path: Path) -> Iterator[JobBench]:
         now_s=lambda: world.now_s,
         unix_s=lambda: 1.8e9,
     )
-    yield JobBench(world, store, context, AppliedPlan(context, world.job))
+    yield JobBench(world, store, context, PlanRollout(context, world.job))
     store.close()
 
 
@@ -99,13 +111,13 @@ def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> No
     with pytest.raises(Unavailable):
         bench.apply(7)
     assert set(bench.world.clocks_mhz().values()) == {CLOCK_MHZ}
-    assert bench.applied_plan.plan == bench.plan(7)
-    assert bench.applied_plan.held_s() == 0.0
+    assert bench.rollout.applied == bench.plan(7)
+    assert bench.rollout.held_s() == 0.0
     view, observation = bench.look()
-    assert bench.applied_plan.orphaned_leases(observation, view) == {}
-    outcome, _ = asyncio.run(bench.applied_plan.release("enough"))
+    assert not bench.clears_orphaned(view, observation)
+    outcome = asyncio.run(bench.rollout.release_all("enough"))
     assert outcome.settings == len(bench.world.uuids)
-    assert bench.applied_plan.plan is None
+    assert bench.rollout.applied is None
     assert bench.world.at_default()
     assert "another controller leads" in bench.context.audit.trouble
     assert bench.context.audit.newest[0].text == "4 GPUs back to default clocks: enough"
@@ -117,9 +129,9 @@ def test_an_old_view_shows_no_orphaned_leases(bench: JobBench) -> None:
     bench.context.leases.end("killed")
     view, observation = bench.look()
     bench.world.advance(3.0)  # the look grows old, the leases in it do not
-    assert bench.applied_plan.orphaned_leases(observation, view) == {}
+    assert not bench.clears_orphaned(view, observation)
     view, observation = bench.look()
-    assert bench.applied_plan.orphaned_leases(observation, view)
+    assert bench.clears_orphaned(view, observation)
 
 
 def test_a_view_from_before_a_command_shows_no_drift(bench: JobBench) -> None:
@@ -129,14 +141,12 @@ def test_a_view_from_before_a_command_shows_no_drift(bench: JobBench) -> None:
     assert observation.job.measured.locks
     bench.world.advance(0.5)
     bench.apply(1)
-    assert bench.applied_plan.drift(observation, view) == ""
+    assert not bench.rollout.is_newer(view)
     bench.world.advance(1.0)
-    view, observation = bench.look()
-    assert bench.applied_plan.drift(observation, view) == ""
+    assert bench.drift() == ""
     bench.world.agents["n2:1"].leases.clear()
     bench.world.advance(0.5)
-    view, observation = bench.look()
-    assert "lost its lease" in bench.applied_plan.drift(observation, view)
+    assert "lost its lease" in bench.drift()
 
 
 @pytest.mark.parametrize("late_s", [0.0, 1.5, 20.0])
@@ -150,19 +160,17 @@ def test_a_reading_made_before_a_command_contradicts_nothing_however_late(
         agent.leases.clear()
     bench.world.advance(late_s + 0.5)
     bench.world.behind = True
-    view, observation = bench.look()
-    assert bench.applied_plan.drift(observation, view) == ""
+    assert bench.drift() == ""
     bench.world.behind = False
     bench.world.advance(0.5)
-    view, observation = bench.look()
-    assert "lost its lease" in bench.applied_plan.drift(observation, view)
+    assert "lost its lease" in bench.drift()
 
 
 def test_a_completed_plan_replaces_its_own_generation_only(bench: JobBench) -> None:
     bench.apply(5)
     leases = bench.context.leases
     leases.complete(bench.plan(4))
-    assert bench.applied_plan.generation == 5
+    assert bench.rollout.generation == 5
     leases.end("another controller leads")
     leases.complete(bench.plan(5))
-    assert bench.applied_plan.plan is None
+    assert bench.rollout.applied is None
