@@ -30,6 +30,7 @@ from joulecut_engine.optimize.problem import (
     Problem,
     Solution,
 )
+from joulecut_engine.optimize.schedule import makespan
 
 Clocks = tuple[int, ...]  # one clock in MHz per operation, in the graph's order
 
@@ -106,8 +107,7 @@ def evaluate(costs: Costs, clocks: Clocks, *, uniform: bool = False) -> Evaluati
         if option is None:
             return None
         options.append(option)
-    start_s = _starts_s(problem, options)
-    time_s = max(s + o.time_s for s, o in zip(start_s, options, strict=True))
+    time_s, start_s = makespan(problem, options)
     return Evaluation(
         options=tuple(options),
         start_s=start_s,
@@ -155,16 +155,6 @@ def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter) -> Asking[Evalua
     # A mean of draws may be slightly below the time on mean times; it counts no less than that.
     mean_s = max(made.iteration_time_s, spread.mean_s)
     return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, jitter.statistic)))
-
-
-def _starts_s(problem: Problem, options: list[ClockOption]) -> tuple[float, ...]:
-    """Earliest start of every operation, in seconds after the iteration begins."""
-    starts = [0.0] * len(options)
-    # Edges are sorted by their first end, and operations stand in topological order: when an
-    # edge is reached, every edge into its first end has been taken.
-    for before, after in problem.graph.edges:
-        starts[after] = max(starts[after], starts[before] + options[before].time_s)
-    return tuple(starts)
 
 
 # By name, from what needs no change to a job to what needs most; with how many changes.

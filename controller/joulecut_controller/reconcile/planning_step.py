@@ -123,25 +123,57 @@ class Turns:
 
 
 @dataclass(slots=True)
-class WorkerAnswers:
-    """The solver's answers to one job. `may_ask` says whether it may ask the workers now; `arrived`
-    is called, in any thread, when a question was answered that was waited for.
+class _UnderWay:
+    """A decision on `inputs`, begun at `since_s`; `ask` is what it waits for."""
+
+    inputs: PlanningInput
+    rests_on: tuple[object, ...]
+    steps: Asking[Decision]
+    since_s: float
+    ask: Ask | None = None
+
+
+@dataclass(slots=True)
+class _JobPlanning:
+    """One job: the decision under way, and the solver's answers to its questions. `ask` submits one
+    to the workers; None while the job waits for its turn.
     """
 
-    workers: Executor
-    prepare: Prepare
-    may_ask: Callable[[], bool]
-    arrived: Callable[[], None]
+    ask: Callable[[Question | Times], Future[Any] | None]
+    arrived: Callable[[], None]  # in any thread, when a question was answered that was waited for
+    under_way: _UnderWay | None = None
+    urgency: Urgency = Urgency.UNPLANNED
+    steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
+    waits_since_s: float | None = None  # for workers, whatever the question was at first
     _asked: OrderedDict[Hashable, Future[Any]] = field(default_factory=OrderedDict)
 
-    def to(self, ask: Question | Times) -> Future[Any] | None:
+    def go_on(self, under_way: _UnderWay) -> Decision | None:
+        """The decision; None while an answer is waited for. Raises what the solver raises."""
+        reply: Any = None
+        while True:
+            ask = under_way.ask
+            if isinstance(ask, Soon):
+                future = self._answer(ask.question)
+                reply = future is not None and future.done()
+            elif ask is not None:
+                future = self._answer(ask)
+                if future is None or not future.done():
+                    return None
+                reply = future.result()
+            try:
+                under_way.ask = under_way.steps.send(reply)
+            except StopIteration as ended:
+                made: Decision = ended.value
+                return made
+
+    def _answer(self, ask: Question | Times) -> Future[Any] | None:
         """The answer, as soon as it is there; None while the job waits for its turn."""
         future = self._asked.get(ask.key)
         if future is None or _lost(future):
-            if not self.may_ask():
+            future = self.ask(ask)
+            if future is None:
                 return None
-            work = self.workers.submit(worker_calls.reply, self.prepare, ask)
-            future = self._asked[ask.key] = work
+            self._asked[ask.key] = future
             while len(self._asked) > ANSWERS_KEPT:
                 self._asked.popitem(last=False)[1].cancel()
             if not future.done():
@@ -155,46 +187,6 @@ def _lost(future: Future[Any]) -> bool:
     if not future.done():
         return False
     return future.cancelled() or isinstance(future.exception(), BrokenExecutor)
-
-
-@dataclass(slots=True)
-class _UnderWay:
-    """A decision on `inputs`, begun at `since_s`; `ask` is what it waits for."""
-
-    inputs: PlanningInput
-    rests_on: tuple[object, ...]
-    steps: Asking[Decision]
-    since_s: float
-    ask: Ask | None = None
-
-    def go_on(self, answers: WorkerAnswers) -> Decision | None:
-        """The decision; None while an answer is waited for. Raises what the solver raises."""
-        reply: Any = None
-        while True:
-            if isinstance(self.ask, Soon):
-                future = answers.to(self.ask.question)
-                reply = future is not None and future.done()
-            elif self.ask is not None:
-                future = answers.to(self.ask)
-                if future is None or not future.done():
-                    return None
-                reply = future.result()
-            try:
-                self.ask = self.steps.send(reply)
-            except StopIteration as ended:
-                made: Decision = ended.value
-                return made
-
-
-@dataclass(slots=True)
-class _JobPlanning:
-    """One job: its answers, and the decision under way."""
-
-    answers: WorkerAnswers
-    under_way: _UnderWay | None = None
-    urgency: Urgency = Urgency.UNPLANNED
-    steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
-    waits_since_s: float | None = None  # for workers, whatever the question was at first
 
 
 @dataclass(slots=True)
@@ -252,7 +244,7 @@ class PlanningStep:
             begun = _UnderWay(asked, (*rests_on, hindered), steps, self.now_s())
         planning.under_way = None  # after an error another one begins
         try:
-            decision = begun.go_on(planning.answers)
+            decision = planning.go_on(begun)
             decision = decision and as_predicted(decision, begun.inputs)
         except (ValueError, ArithmeticError) as error:
             decision = given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
@@ -289,15 +281,14 @@ class PlanningStep:
 
     def _planning(self, name: str) -> _JobPlanning:
         if name not in self._jobs:
-            self._jobs[name] = _JobPlanning(
-                WorkerAnswers(
-                    self.workers,
-                    self.solver.prepare,
-                    may_ask=lambda: self._turns.ask(name, self._jobs[name].urgency),
-                    arrived=partial(self.arrived, name),
-                )
-            )
+            asks, arrived = partial(self._ask, name), partial(self.arrived, name)
+            self._jobs[name] = _JobPlanning(asks, arrived)
         return self._jobs[name]
+
+    def _ask(self, name: str, ask: Question | Times) -> Future[Any] | None:
+        if not self._turns.ask(name, self._jobs[name].urgency):
+            return None
+        return self.workers.submit(worker_calls.reply, self.solver.prepare, ask)
 
 
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
