@@ -2,90 +2,85 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from joulecut_controller.board import Board, JobBoard, LogLine
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
-from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.view import NodeView
 from joulecut_wire.errors import described
 
 
-@dataclass(slots=True)
-class BoardMaker:
-    """Makes the boards of one leadership term. `elsewhere` are jobs of other controllers."""
+async def make_board(
+    context: ReconcileContext,
+    services: JobServices,
+    cluster: Cluster,
+    *,
+    number: int,
+    done: tuple[LogLine, ...],
+    troubles: Mapping[str, str],
+    elsewhere: tuple[tuple[float, str], ...],
+) -> Board:
+    """`done` is what was done since the last board; `troubles` has the error of each key whose last
+    step failed; `elsewhere` are jobs of other controllers. Jobs stand as their last step left them;
+    one that was never seen has no entry.
+    """
+    policy = cluster.seen.policy
+    said = {key: trouble_text(key, error) for key, error in troubles.items()}
+    boards = await _jobs(cluster, said)
+    trouble = context.audit.trouble
+    waits = f"the audit log waits for the store: {trouble}" if trouble else ""
+    others = other_controller(cluster.seen.view.nodes)
+    found = (context.leases.lost, services.budgets.complaint, waits, *said.values(), others)
+    warnings = tuple(filter(None, found))
+    done = () if context.leases.lost else done
+    actions = "; ".join((*(f"{line.job}: {line.text}" for line in done), *warnings))
+    return Board(
+        at_unix_s=context.unix_s(),
+        pass_number=number,
+        epoch=context.epoch,
+        sentence=actions or "no change",
+        steady=not actions,
+        lines=(*done, *_wrong(cluster, said, warnings)),
+        warnings=warnings,
+        view=cluster.view(board.view for board in boards),
+        jobs=boards,
+        events=context.audit.newest,
+        policy_source=policy.source,
+        policy_digest=policy.digest,
+        policy_error=cluster.watcher.error,
+        budget=services.budgets.shares,
+        power_limits=services.power_budget.shown,
+        interval_s=context.interval_s,
+        holds=services.holds.all,
+        policy=policy,
+        unused_s=services.energy.ledger.unused_s(context.unix_s()),
+        elsewhere=elsewhere,
+    )
 
-    context: ReconcileContext
-    services: JobServices
-    cluster: Cluster
-    jobs: Mapping[str, JobController]
-    elsewhere: tuple[tuple[float, str], ...] = ()
 
-    async def make(
-        self, number: int, done: tuple[LogLine, ...], troubles: Mapping[str, str]
-    ) -> Board:
-        """`done` is what was done since the last board; `troubles` has the error of each
-        key whose last step failed. Jobs stand as their last step left them; one that was never seen
-        has no entry.
-        """
-        context, services, policy = self.context, self.services, self.cluster.seen.policy
-        said = {key: trouble_text(key, error) for key, error in troubles.items()}
-        boards = await self._jobs(said)
-        warnings = self._warnings(said)
-        done = () if context.leases.lost else done
-        actions = "; ".join((*(f"{line.job}: {line.text}" for line in done), *warnings))
-        return Board(
-            at_unix_s=context.unix_s(),
-            pass_number=number,
-            epoch=context.epoch,
-            sentence=actions or "no change",
-            steady=not actions,
-            lines=(*done, *self._wrong(said, warnings)),
-            warnings=warnings,
-            view=self.cluster.view(board.view for board in boards),
-            jobs=boards,
-            events=context.audit.newest,
-            policy_source=policy.source,
-            policy_digest=policy.digest,
-            policy_error=self.cluster.watcher.error,
-            budget=services.budgets.shares,
-            power_limits=services.power_budget.shown,
-            interval_s=context.interval_s,
-            holds=services.holds.all,
-            policy=policy,
-            unused_s=services.energy.unused_s(context.unix_s()),
-            elsewhere=self.elsewhere,
-        )
+async def _jobs(cluster: Cluster, said: dict[str, str]) -> tuple[JobBoard, ...]:
+    boards = []
+    for name in cluster.seen.policies:
+        job = cluster.jobs.get(name)
+        if job is not None and job.picture is not None:
+            try:
+                shown = job.board(job.picture)
+            except Exception as error:  # one line of this job's, and no trouble of others
+                said[name] = trouble_text(name, described(error))
+                continue
+            boards.append(replace(shown, sentence=said.get(name, shown.sentence)))
+            await asyncio.sleep(0)
+    return tuple(boards)
 
-    async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:
-        boards, seen = [], self.cluster.seen
-        for name in seen.policies:
-            job = self.jobs.get(name)
-            if job is not None and job.picture is not None:
-                try:
-                    shown = job.board(job.picture)
-                except Exception as error:  # one line of this job's, and no trouble of others
-                    said[name] = trouble_text(name, described(error))
-                    continue
-                boards.append(replace(shown, sentence=said.get(name, shown.sentence)))
-                await asyncio.sleep(0)
-        return tuple(boards)
 
-    def _wrong(self, said: Mapping[str, str], warnings: Iterable[str]) -> Iterator[LogLine]:
-        """Failed steps are errors, of their job where the key is one."""
-        for key, text in said.items():
-            job = key if key in self.cluster.seen.policies else ""
-            yield LogLine(job, text.removeprefix(f"{job} ") if job else text, "error")
-        failed = set(said.values())
-        yield from (LogLine("", text, "warning") for text in warnings if text not in failed)
-
-    def _warnings(self, said: Mapping[str, str]) -> tuple[str, ...]:
-        """What is wrong with the controller itself, whatever was done."""
-        trouble = self.context.audit.trouble
-        waits = f"the audit log waits for the store: {trouble}" if trouble else ""
-        found = self.context.leases.lost, self.services.budgets.complaint, waits, *said.values()
-        return tuple(filter(None, (*found, other_controller(self.cluster.seen.view.nodes))))
+def _wrong(cluster: Cluster, said: Mapping[str, str], warnings: Iterable[str]) -> Iterator[LogLine]:
+    """Failed steps are errors, of their job where the key is one."""
+    for key, text in said.items():
+        job = key if key in cluster.seen.policies else ""
+        yield LogLine(job, text.removeprefix(f"{job} ") if job else text, "error")
+    failed = set(said.values())
+    yield from (LogLine("", text, "warning") for text in warnings if text not in failed)
 
 
 def other_controller(nodes: Iterable[NodeView]) -> str:

@@ -94,7 +94,7 @@ class Cluster:
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
-        unused = self.services.energy.unused_s(self.context.unix_s())
+        unused = self.services.energy.ledger.unused_s(self.context.unix_s())
         wanted = with_unused(wanted, unused, gpus, seen.jobs.values())
         wanted = self._at_least_cost(wanted)
         if newer or wanted != seen.policy:
@@ -145,7 +145,10 @@ class Cluster:
         self.seen.view = replace(view, rate_faults=faults)
         self.reach.look(state.nodes, now_s)
         if context.claims.leads:
-            self.services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
+            idle = self.seen.policy.idle
+            after_s = idle.after_s if idle.mode != "off" else math.inf
+            ledger = self.services.energy.ledger
+            ledger.look(self.seen.view.gpus, context.unix_s(), after_s)
         lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
@@ -252,8 +255,6 @@ class Cluster:
             await services.predictions.save()
             if self.context.claims.leads:
                 await services.energy.save(self.context.unix_s())
-            if self.context.claims.leads:
-                services.holds.refresh()
 
 
 def profiles_of(policy: Policy) -> dict[str, Profile]:

@@ -27,8 +27,7 @@ class Frontier(Protocol):
 
 POINTS = 25  # a smooth line on a page
 BEYOND = 4  # clocks of a table between two points after the last plan
-RENEW_S = 30.0  # a frontier is 25 solves or more
-RENEW_JOBS = 4  # more jobs have theirs renewed less often
+RENEW_S = 30.0  # a frontier is 25 solves or more; of many jobs `BackgroundTasks` takes its time
 TOPIC = "frontier"
 
 
@@ -65,10 +64,9 @@ class Frontiers:
     ) -> None:
         """Begins to compute a job's frontier where it is missing or out of date."""
         kept = self._kept.get(job)
-        renew_s = RENEW_S * max(1.0, len(self._kept) / RENEW_JOBS)
         newer = kept is None or kept.prices != prices
         if kept is not None and kept.digest != costs.digest:
-            newer |= now_s - kept.made_s >= renew_s
+            newer |= now_s - kept.made_s >= RENEW_S
         if newer and not self._background.pending((TOPIC, job)):
             work = partial(self._frontier, costs.problem, POINTS, granularity, prices=prices)
             keep = partial(self._keep, job, costs, now_s, prices)

@@ -22,9 +22,7 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.trust.breaker import Breaker, Finding, limit_of
 
 TOPIC = "hold"
-RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held
-# The store drops its oldest records once there are too many.
-REFRESH_S = 3600.0
+RECORDS_READ_MAX = 1_000_000  # all that the store keeps; this topic has one a change
 TRIPS_MAX = 3
 TRIP_MEMORY_S = 86_400.0  # an operator looks once a day; three trips in that time are a pattern
 # After a trip, in order: long enough to measure default clocks again, short enough that one bad
@@ -52,7 +50,6 @@ class Holds:
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         """Raises Unavailable where the store cannot be read."""
         self._store, self._unix_s = store, unix_s
-        self._refreshed_unix_s = unix_s()
         self._unkept: set[str] = set()  # jobs whose newest state the store did not take
         self.changes = 0
         self._states = self.stored()
@@ -147,15 +144,6 @@ class Holds:
                 self._keep(job, replace(state, holds=left))
                 return hold
         return None
-
-    def refresh(self) -> None:
-        """Writes active holds again every REFRESH_S, before the store drops old records."""
-        now = self._unix_s()
-        if 0.0 <= now - self._refreshed_unix_s < REFRESH_S:
-            return
-        self._refreshed_unix_s = now
-        for job, state in list(self._states.items()):
-            self._keep(job, replace(state, trips_unix_s=self._lately(state)))
 
     def _own(self, job: str) -> _State:
         return self._states.get(job, _State())

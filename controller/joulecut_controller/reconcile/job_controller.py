@@ -57,13 +57,15 @@ FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgo
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One job as its last step saw it: what its next decision is made of. The view has the job's
-    own agents and GPUs, and every job as it was seen last.
-    """
+    """One job as its last step saw it: what its next decision is made of."""
 
     inputs: PlanningInput
     observation: JobObservation
-    view: View
+
+    @property
+    def view(self) -> View:
+        """The job's own agents and GPUs, and every job as it was seen last."""
+        return self.inputs.view
 
 
 class JobController:
@@ -154,7 +156,7 @@ class JobController:
         self._learn(observation, view, examined=examined)
         await give_way()
         inputs = self._planning_input(observation, view, vetoes, predicted, examined=examined)
-        return Picture(inputs, observation, view)
+        return Picture(inputs, observation)
 
     def _observe(self, *, loads: bool) -> tuple[JobObservation, View]:
         """The job with its own agents and GPUs, as of now."""
@@ -219,8 +221,8 @@ class JobController:
         if self.rollout.holding is None:  # default clocks run, whatever was decided
             rollout.state = rollout.state.at_default()
         waits = rollout.backoff.wait(self._context.now_s())
-        energy, uuids = self._services.energy, observation.job.placement.uuids
-        if self.policy.parked and not all(map(energy.is_unused, uuids)):
+        ledger, uuids = self._services.energy.ledger, observation.job.placement.uuids
+        if self.policy.parked and not all(map(ledger.is_unused, uuids)):
             waits = USED_AGAIN
         found = (*holds, *((Veto("back-off", waits),) if waits else ()))
         if await rollout.clear_orphaned(observation, view):
@@ -244,7 +246,7 @@ class JobController:
         if holding is None or not rollout.is_newer(view):
             return
         if used := used_again(holding, observation.job):
-            self._services.energy.note_used(used, self._context.unix_s())
+            self._services.energy.ledger.note_used(used, self._context.unix_s())
             await self.release_all(USED_AGAIN)
         elif why := drift(holding, observation, view):
             self._services.metrics.drifts += 1

@@ -27,7 +27,7 @@ from joulecut_controller.ports import ArrivedReport, Event, Fleet, Rates, Store
 from joulecut_controller.power.budget import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
+from joulecut_controller.reconcile.cluster_board import make_board, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, HOLDS, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
@@ -175,7 +175,8 @@ class Reconciler:
             elsewhere_on=self._elsewhere_on,
             follow_holds=self._follow_holds,
         )
-        self._boards = BoardMaker(self._context, self._services, self._cluster, self._jobs)
+        # Jobs of other controllers, for the board.
+        self._parts: tuple[tuple[float, str], ...] = ()
         self._loop.add(CLUSTER)
 
     @property
@@ -246,7 +247,15 @@ class Reconciler:
         self._failed_steps = self._loop.failed_steps
         result: PassResult = "failed" if failed else "changed" if done else "unchanged"
         self.metrics.results[result] += 1
-        self.board = await self._boards.make(self._pass_number, done, self._loop.troubles)
+        self.board = await make_board(
+            self._context,
+            self._services,
+            self._cluster,
+            number=self._pass_number,
+            done=done,
+            troubles=self._loop.troubles,
+            elsewhere=self._parts,
+        )
         return self.board
 
     async def beat(self) -> None:
@@ -341,7 +350,7 @@ class Reconciler:
 
     def show_elsewhere(self, parts: tuple[tuple[float, str], ...], events: Iterable[Event]) -> None:
         """Boards show these parts and newest events of all controllers from now on."""
-        self._boards.elsewhere = parts
+        self._parts = parts
         self._context.audit.follow(events)
         self._to_show.set()
 

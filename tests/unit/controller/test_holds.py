@@ -9,7 +9,6 @@ from joulecut_controller.orders import ALL, Hold, HoldKind
 from joulecut_controller.plan.veto import first
 from joulecut_controller.ports import Record
 from joulecut_controller.reconcile.holds import (
-    REFRESH_S,
     STAND_BACK_S,
     TOPIC,
     TRIP_MEMORY_S,
@@ -70,8 +69,7 @@ def test_a_hold_is_not_crowded_out_by_other_records(store: DatabaseStore, clock:
     for hour in range(10):
         for number in range(100):
             store.keep_record(Record(clock(), "window", f"job{number}", "{}"))
-        clock.unix_s += REFRESH_S
-        holds.refresh()
+        clock.unix_s += 3600.0
         assert Holds(store, clock).of("a"), hour
 
 
