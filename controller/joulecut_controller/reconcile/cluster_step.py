@@ -253,6 +253,7 @@ class Cluster:
         if not self.context.leases.lost:
             services.learning.step(self.context.now_s())
             await services.predictions.save()
+            services.holds.catch_up()
             if self.context.claims.leads:
                 await services.energy.save(self.context.unix_s())
 

@@ -145,6 +145,11 @@ class Holds:
                 return hold
         return None
 
+    def catch_up(self) -> None:
+        """Writes what the store did not take. Raises Unavailable."""
+        for job in tuple(self._unkept):
+            self._keep(job, self._own(job))
+
     def _own(self, job: str) -> _State:
         return self._states.get(job, _State())
 

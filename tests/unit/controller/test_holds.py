@@ -138,6 +138,11 @@ def test_a_store_that_fails_does_not_undo_a_word(store: DatabaseStore, clock: Cl
     with pytest.raises(Unavailable):
         holds.trip("b", "late")
     assert holds.of("b")
+    store.__class__ = DatabaseStore
+    holds.catch_up()
+    kept = Holds(store, clock)
+    assert kept.of("a")
+    assert kept.of("b")
 
 
 def test_what_another_controller_placed_and_lifted_is_followed(
