@@ -13,7 +13,7 @@ from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.leases import Outcome, Place
-from joulecut_controller.view import GpuView, View
+from joulecut_controller.view import GpuView
 from joulecut_wire.errors import JoulecutError
 
 NAMES_SHOWN = 20  # in a sentence about what there is instead
@@ -32,7 +32,6 @@ class Commands:
     context: ReconcileContext
     services: JobServices
     jobs: Mapping[str, JobController]
-    view: Callable[[], View | None]
     executed: Callable[[str], None]
     adopt: Callable[[str], Sequence[str]]
     elsewhere_on: Callable[[set[str]], set[str]]
@@ -176,13 +175,9 @@ class Commands:
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""
-        holding = self.context.leases.of(job)
-        found = set(holding.locks) if holding else set()
-        view = self.view()
-        for seen in view.jobs if view else ():
-            if seen.policy.name == job:
-                found.update(uuid for stage in seen.placement.stages for uuid in stage)
-        return found
+        holding, picture = self.context.leases.of(job), self.jobs[job].picture
+        seen = picture.observation.job.placement.uuids if picture else ()
+        return set(holding.address_of if holding else ()).union(seen)
 
     def _gpus(self) -> tuple[GpuView, ...]:
         return self.services.fleet.observe(self.context.now_s()).gpus

@@ -169,7 +169,6 @@ class Reconciler:
             self._context,
             self._services,
             jobs=self._jobs,
-            view=lambda: self.board.view if self.board else None,
             executed=self._ordered,
             adopt=adopt,
             elsewhere_on=self._elsewhere_on,
