@@ -15,6 +15,7 @@ from joulecut_sim.plant import Noise, Plant
 
 BUDGET = 0.05
 WINDOW = 50
+STEADY_SHARE = 0.88  # the floor of a steady job in benchmarks/job_life.py
 
 
 def windows(world: UnprofiledWorld) -> list[float]:
@@ -52,7 +53,7 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))
     controller.run(600)
     if detailed:
-        possible = 0.95 * search_in_jitter(world.plant, BUDGET).saved_ratio
+        possible = STEADY_SHARE * search_in_jitter(world.plant, BUDGET).saved_ratio
     else:
         possible = 0.6 * common(world.plant, BUDGET).saved_ratio
     assert saved(world) >= possible, controller.job.sentence
