@@ -33,6 +33,7 @@ def given_prices(options: Namespace, beside: Prices | None = None) -> Prices:
     return Prices(
         **{name: getattr(known, name) if flag is None else flag for name, flag in flags.items()},
         host_power_w=known.host_power_w,
+        hour="" if options.kwh is not None else known.hour,
         currency=known.currency if options.currency is None else options.currency,
         assumed=tuple(name for name in known.assumed if flags[name] is None),
     )

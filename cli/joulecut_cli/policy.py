@@ -1,6 +1,7 @@
 """`joulecut policy check FILE`: what a policy file means for each job, or its first fault."""
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,14 @@ def _check(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
+    from joulecut_controller.policy.hourly import at_hour
     from joulecut_controller.sources.policy_file import load
 
     with Progress(f"checking {options.file.name}"):
         policy = load(options.file, profiles=options.profiles)
+    series = (policy.cost.kwh_series, policy.cost.co2_series)
+    if not any(one is not None and one.promql for one in series):  # a controller asks for those
+        policy = at_hour(policy, time.time(), {})
     prices = given_prices(options, policy.cost.prices())
     if options.json:
         shown = as_json(policy)
@@ -85,6 +90,8 @@ def as_text(policy: "Policy", prices: Prices) -> str:
             lines.append(f"  ! {job.name}: {job.warning}")
         if warning := warnings.get(job.name):
             lines.append(f"  ! {job.name}: {warning}")
+    if prices.hour:
+        lines.append(f"  prices: {prices.hour}")
     if warnings:
         lines.append(f"  ! {prices_text(prices, 'cluster.cost')}")
     if found.mode == "recommend" and policy.mode != "off":

@@ -28,6 +28,7 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
+from joulecut_controller.sources.prometheus_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_controller.web.cluster_json import STANDING
 from joulecut_controller.web.job_json import job_json
@@ -129,7 +130,8 @@ async def lead_term(context: ServiceContext, newest: Newest) -> None:
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
-        reconciler = await _begin(context, rates, newest)
+        prices = PrometheusPrices(context.config.prometheus, time.time)
+        reconciler = await _begin(context, rates, prices, newest)
     except Unavailable as error:
         log(f"no term can be begun: {error}", "error")
         held.cancel()
@@ -144,7 +146,7 @@ async def lead_term(context: ServiceContext, newest: Newest) -> None:
     context.fleet.noticed = reconciler.notice
     loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
-        await _lead(context, reconciler, rates, held)
+        await _lead(context, reconciler, rates, prices, held)
     finally:
         await loading
         context.policy = reconciler.policy_read
@@ -153,7 +155,9 @@ async def lead_term(context: ServiceContext, newest: Newest) -> None:
         await context.leadership.release()
 
 
-async def _begin(context: ServiceContext, rates: PrometheusRates, newest: Newest) -> Reconciler:
+async def _begin(
+    context: ServiceContext, rates: PrometheusRates, prices: PrometheusPrices, newest: Newest
+) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
     broken = False
@@ -203,6 +207,7 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, newest: Newest
         unix_s=time.time,
         unready=lambda: context.warming.wait,
         rates=rates,
+        prices=prices.asked,
         reports=tuple(newest.values()),
         adopt=context.fleet.owners.adopt,
         power_table=PowerTable(context.store) if group else None,
@@ -216,6 +221,7 @@ async def _lead(
     context: ServiceContext,
     reconciler: Reconciler,
     rates: PrometheusRates,
+    prices: PrometheusPrices,
     held: asyncio.Task[str],
 ) -> None:
     """Steps, boards and heartbeats until a signal stops the process, which then releases every GPU,
@@ -228,6 +234,7 @@ async def _lead(
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
         asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
+        asyncio.create_task(prices.run(lambda: reconciler.policy), name="prices"),
         asyncio.create_task(_keep_owners(context, reconciler.claims), name="owners"),
     ]
     if reconciler.claims.group:

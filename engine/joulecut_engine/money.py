@@ -45,7 +45,8 @@ class Iteration(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Prices of one site. `host_power_w` is the host's power per GPU, where energies are those of
-    the GPUs alone. `assumed` names the prices that were not given, `currency` is a word or empty.
+    the GPUs alone. `assumed` names the prices that were not given, `currency` is a word or empty,
+    `hour` says which prices by the hour these are.
     """
 
     gpu_hour: float = GPU_HOUR
@@ -54,7 +55,7 @@ class Prices:
     host_power_w: float = 0.0
     assumed: tuple[str, ...] = ()
     currency: str = ""
-    hour: str = ""  # a key of JSON until 0.3.0
+    hour: str = ""
 
     @property
     def per_joule(self) -> float:
@@ -82,7 +83,7 @@ class Prices:
         text = f"{self.gpu_hour:g}{word} a GPU-hour, {self.kwh:g}{word} a kWh, PUE {self.pue:g}"
         if self.host_power_w:
             text += f", {self.host_power_w:g} W of host per GPU"
-        return text
+        return f"{text} ({self.hour})" if self.hour else text
 
 
 @dataclass(frozen=True, slots=True)

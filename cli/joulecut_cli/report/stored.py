@@ -9,14 +9,13 @@ from pathlib import Path
 from joulecut_cli.report.record import NO_TENANT, Json, Known, changes_json, energy_json, record
 from joulecut_controller import config
 from joulecut_controller.policy.policy import JobPolicy, Policy
-from joulecut_controller.savings.stored import read_savings
+from joulecut_controller.savings.stored import HOURS_MAX, read_prices, read_savings
 from joulecut_controller.sources.policy_file import load
 from joulecut_controller.store.database import open_store
 from joulecut_controller.store.sqlite import PREFIX, file_of
 from joulecut_controller.trust import energy_ledger
 from joulecut_wire.errors import BadInput
 
-HOURS_MAX = 5_000  # as many as the store keeps
 EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
 
 
@@ -69,12 +68,13 @@ def report_of(place: Place, since_s: float, co2_g_per_kwh: float | None, job: st
         trail = store.events(job=job, limit=EVENTS_MAX) if job else ()
         sheets = store.records(energy_ledger.TOPIC, since_unix_s=since_s, limit=HOURS_MAX)
         texts = [*(record.content for record in sheets), store.learnt(energy_ledger.TOPIC)]
+        prices = read_prices(store, cost, since_s, until_s)
     changes = changes_json(trail, job, since_s)
     if job and not found and not changes:
         raise BadInput("--job", f"no job {job!r}", f"a job in {place.name}")
     known = known_jobs(policy.jobs)
     period = {"since_unix_s": since_s, "until_unix_s": until_s}
-    return record(found, prices=cost, known=known, **period) | {
+    return record(found, prices=prices, known=known, **period) | {
         "truncated": truncated,
         "energy": energy_json(energy_ledger.total(texts, since_s)),
         "changes": changes,

@@ -115,6 +115,8 @@ def notes(report: Json) -> Iterator[str]:
         f"At the wall: PUE {factors['pue']:g}, {factors['host_power_w']:g} W of host per GPU"
         + (f"; not given: {', '.join(missing)}." if missing else ".")
     )
+    if hour := factors["hour"]:
+        yield f"Prices: {hour}."
     yield (
         f"Money: in {factors['currency'] or 'the currency of cluster.cost'}. GPU time: what "
         "the same work took longer. Break-even: the slowdown at which that eats what is saved on "

@@ -65,6 +65,8 @@ def _of_controller(board: Board) -> Iterator[Need]:
     if board.policy_error:
         text = f"the policy file on disk is not in force: {board.policy_error}"
         yield Need("fault", text, runbook="JoulecutReconcileFailing")
+    if board.policy and board.policy.cost.stale:
+        yield Need("note", f"prices: {board.policy.cost.hour}")
     limits = board.power_limits
     if limits and limits.best_effort and limits.state != "recommended":
         yield Need("fault", limits.sentence, runbook="JoulecutPowerBudgetBestEffort")

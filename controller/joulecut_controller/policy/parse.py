@@ -7,7 +7,8 @@ a policy, does every key and value have a known shape, do the keys fit together.
 from collections.abc import Callable
 from dataclasses import replace
 
-from joulecut_controller.policy.policy import EDGE, JobPolicy, Mode, Policy
+from joulecut_controller.policy.hourly import NAMES, Points
+from joulecut_controller.policy.policy import EDGE, JobPolicy, Mode, Policy, Series
 from joulecut_controller.policy.rate_query import NO_POWER_SIGNATURE, POWER_SIGNATURE, RateQuery
 from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PolicyKeys
 from joulecut_controller.policy.validation import contradictions
@@ -20,6 +21,7 @@ from joulecut_wire.quantity import shown
 from joulecut_wire.section import first, read
 
 Profiles = Callable[[str], Profile]
+Hourly = Callable[[str], Points]
 JOBS_MAX = 20_000  # twice a cluster of 10,000 one-GPU jobs; each costs 0.1 ms here
 NO_OPT_IN = (
     "opt_in has no effect any more, and an entry without a match is off: each: true with a match "
@@ -29,12 +31,12 @@ NO_EDGE = "granularity edge means changes with two of them, and goes with 0.3"
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
-def parse(document: Document, profiles: Profiles) -> Policy:
+def parse(document: Document, profiles: Profiles, hourly: Hourly | None = None) -> Policy:
     """The policy that a document holds.
 
-    `profiles` reads the file of a path as written, or raises BadInput; it is called last, once the
-    file itself is valid. Raises BadInput for the first fault in the file. `digest` is set by the
-    caller, which has the bytes.
+    `profiles` and `hourly` (prices) read the file of a path as written, or raise BadInput; they
+    are called last, once the file itself is valid. Raises BadInput for the first fault in the file.
+    `digest` is set by the caller, which has the bytes.
     """
     _is_a_policy(document)
     _is_bounded(document)
@@ -45,6 +47,7 @@ def parse(document: Document, profiles: Profiles) -> Policy:
         _job(document, ("jobs", i), job, keys.mode, profiles) for i, job in enumerate(keys.jobs)
     )
     return Policy(
+        hourly=_hourly(document, keys, hourly),
         mode=keys.mode,
         jobs=tuple(jobs),
         found_jobs=keys.found_jobs,
@@ -55,6 +58,20 @@ def parse(document: Document, profiles: Profiles) -> Policy:
         power_budget_w=keys.cluster.power_budget_w,
         node_power_w=keys.cluster.node_power_w,
     )
+
+
+def _hourly(document: Document, keys: PolicyKeys, hourly: Hourly | None) -> dict[str, Points]:
+    """The series of files, by path. Raises BadInput."""
+    found: dict[str, Points] = {}
+    for key in NAMES:
+        series: Series | None = getattr(keys.cluster.cost, key)
+        if series is None or not series.csv or hourly is None:
+            continue
+        try:
+            found[series.csv] = hourly(series.csv)
+        except BadInput as error:
+            raise document.behind(("cluster", "cost", key, "csv"), error) from None
+    return found
 
 
 def effective_mode(policy_mode: Mode, job_mode: Mode | None) -> Mode:

@@ -6,6 +6,7 @@ others.
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -337,8 +338,21 @@ class JobPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """Prices by the hour: a file, or an expression of a Prometheus; the other one is empty."""
+
+    csv: str = key(text(4096, "a path"), "")
+    promql: str = key(text(4096, "an expression"), "")
+
+    def __str__(self) -> str:
+        return self.csv or self.promql
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
-    """Factors for savings at the wall; None where the operator gave none."""
+    """Factors for savings at the wall; None where the operator gave none. `hour` says which prices
+    by the hour are in force, and `stale` that a series has none: no file names these two.
+    """
 
     gpu_hour: float | None = key(number(0.0, PRICE_MAX), None, meaning="price of one GPU hour")
     kwh: float | None = key(
@@ -366,12 +380,28 @@ class Cost:
         0.0,
         meaning="price of a tonne of CO2 in the same currency, on top of `kwh`",
     )
+    kwh_series: Series | None = key(
+        Series,
+        None,
+        default="none",
+        takes="`{csv: prices.csv}`, `{promql: EXPRESSION}`",
+        meaning="prices of a kWh by the hour in place of `kwh` ([below](#prices-by-the-hour))",
+    )
+    co2_series: Series | None = key(
+        Series,
+        None,
+        default="none",
+        takes="the same",
+        meaning="grams of CO2 per kWh by the hour in place of `co2_g_per_kwh`",
+    )
     currency: str = key(
         CURRENCY,
         "",
         default="none",
         meaning="the currency of all prices, such as `EUR`; shown beside every amount",
     )
+    hour: str = field(default="", metadata=MADE)
+    stale: bool = field(default=False, metadata=MADE)
 
     def prices(self, *, hosts: bool = True) -> Prices:
         """With usual prices, named in `assumed`, where the operator gave none. Without `hosts` for
@@ -389,6 +419,7 @@ class Cost:
             host_power_w=self.host_power_w if hosts else 0.0,
             assumed=(*assumed, "pue") if nothing else assumed,
             currency=self.currency,
+            hour=self.hour,
         )
 
 
@@ -453,7 +484,11 @@ class IdlePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A whole policy file in force. `digest` names its content in the audit trail."""
+    """A whole policy file in force. `digest` names its content in the audit trail.
+
+    `hourly` has the series of files by path; `cost` is of this hour and then `written` is that of
+    the file.
+    """
 
     mode: Mode = "recommend"
     jobs: tuple[JobPolicy, ...] = ()
@@ -465,6 +500,8 @@ class Policy:
     node_power_w: float | None = None  # what the power limits of one node can sum to
     source: str = ""
     digest: str = ""
+    hourly: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict, metadata=MADE)
+    written: Cost | None = field(default=None, metadata=MADE)
 
     @property
     def enforces(self) -> bool:
@@ -487,7 +524,7 @@ def policy_json(policy: Policy) -> dict[str, Any]:
             if not job.found
         ]
     )
-    shown: dict[str, Any] = _plain(replace(policy, jobs=jobs))
+    shown: dict[str, Any] = _plain(replace(policy, jobs=jobs, cost=policy.written or policy.cost))
     return shown
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from joulecut_controller.policy.policy import Cost, GpuRef, SlurmJobMatch
+from joulecut_controller.policy.hourly import NAMES
+from joulecut_controller.policy.policy import Cost, GpuRef, Series, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import TARGETS, JobKeys, PolicyKeys
 from joulecut_engine.graph.shape import misfit
@@ -22,6 +23,7 @@ HOLDOUT_RANGES_MIN = 12  # a window needs eight means, and those at its ends do 
 
 def contradictions(keys: PolicyKeys) -> Iterator[Place]:
     """Contradictions between keys."""
+    yield from _series(keys.cluster.cost)
     if keys.idle.after_s < UNUSED_S_MIN:
         what = f"{keys.idle.after_s:g} s is out of range"
         yield Place(("idle", "after"), what, "a time from 1min to 24h")
@@ -113,6 +115,18 @@ def _fixes(job: JobKeys) -> KeyPath:
     if job.clocks.lock_mhz:
         return ("clocks", "lock_mhz")
     return ("power_limit_w",) if job.power_limit_w else ()
+
+
+def _series(cost: Cost) -> Iterator[Place]:
+    """A series falls back to a constant."""
+    for key, (constant, _) in NAMES.items():
+        series: Series | None = getattr(cost, key)
+        place: KeyPath = ("cluster", "cost", key)
+        if series is not None and bool(series.csv) == bool(series.promql):
+            yield Place(place, "not one series", "exactly one of csv, promql")
+        elif series is not None and getattr(cost, constant) is None:
+            what = f"{constant} is missing: it counts where the series has no value"
+            yield Place(place, what, f"cluster.cost.{constant} beside it")
 
 
 def _rate(job: JobKeys, path: KeyPath) -> Iterator[Place]:

@@ -7,6 +7,7 @@ jobs.
 """
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,9 +18,10 @@ from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.unused_gpus import with_unused
 from joulecut_controller.orders import ALL
+from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
-from joulecut_controller.policy.policy import JobPolicy, Policy
-from joulecut_controller.ports import Rates
+from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
+from joulecut_controller.ports import Rates, Record
 from joulecut_controller.power.budget import Share
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
@@ -36,6 +38,7 @@ from joulecut_wire.errors import Unavailable
 # standard error of a baseline (0.25 %).
 COST_STEP, COST_STEP_RATIO = 0.0005, 0.1
 ORDERS_S = 1.0  # until a controller that does not lead looks for limits to set
+LEAST_COST = "least_cost"  # records: the slowdown of least cost of a job, where it moved
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY, HOLDS = "/cluster", "/power", "/memory", "/holds"
 TROUBLE = {
@@ -50,7 +53,8 @@ TROUBLE = {
 class Cluster:
     """Steps of the cluster; `seen` is what the last one saw.
 
-    `changed` is called with each job that has something new to go by.
+    `changed` is called with each job that has something new to go by. `prices` are the newest
+    answers of a Prometheus, by expression.
     """
 
     context: ReconcileContext
@@ -59,10 +63,13 @@ class Cluster:
     seen: ClusterSeen
     jobs: dict[str, JobController]
     rates: Rates | None
+    prices: Mapping[str, Points]
     changed: Callable[[str], None]
     watcher: PolicyWatcher = field(init=False)
     reach: Reach = field(default_factory=Reach)
     steps: int = 0
+    _booked_s: float = -math.inf
+    _unkept: list[Record] = field(default_factory=list)  # until the store has them
     _found: FoundJobs = field(default_factory=FoundJobs)
 
     def __post_init__(self, source: PolicySource) -> None:
@@ -96,7 +103,9 @@ class Cluster:
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
         unused = self.services.energy.ledger.unused_s(self.context.unix_s())
         wanted = with_unused(wanted, unused, gpus, seen.jobs.values())
-        wanted = self._at_least_cost(wanted)
+        wanted = self._at_least_cost(at_hour(wanted, self.context.unix_s(), self.prices))
+        if wanted.written is not None:
+            self._book_prices(wanted.cost)
         if newer or wanted != seen.policy:
             seen.policy = wanted
             self.services.learner.set_profiles(profiles_of(wanted))
@@ -110,6 +119,17 @@ class Cluster:
         changed = {name for name in self.jobs if seen.policies.get(name) != before.get(name)}
         return changed.union(claimed)
 
+    def _book_prices(self, cost: Cost) -> None:
+        """Prices by the hour, as they come into force, for the log and for reports."""
+        now_s, before = self.context.unix_s(), self.seen.policy.cost
+        if before.hour != cost.hour:
+            self.context.audit.post("policy", "", f"prices: {cost.hour}")
+        due = before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S
+        if due and self.context.claims.leads:
+            self._booked_s = now_s
+            content = json.dumps([cost.kwh, cost.co2_g_per_kwh, cost.stale])
+            self._unkept.append(Record(now_s, PRICES, "", content))
+
     def _at_least_cost(self, policy: Policy) -> Policy:
         """The policy with the slowdowns that follow from its prices."""
         if not any(job.slo.least_cost for job in policy.jobs):
@@ -122,7 +142,11 @@ class Cluster:
         """The entry with the slowdown that costs least; that of before where it moved little, or
         is not known now."""
         controller, before = self.jobs.get(job.name), self.seen.policies.get(job.name)
-        held = (before.slo.max_slowdown or 0.0) if before and before.slo.least_cost else 0.0
+        held = (
+            before.slo.max_slowdown or 0.0
+            if before and before.slo.least_cost
+            else self._earlier_target(job.name)
+        )
         found = controller.least_cost(prices) if controller else None
         slo = job.slo.at_cost(held if found is None else found)
         moved = abs((slo.max_slowdown or 0.0) - held)
@@ -130,7 +154,16 @@ class Cluster:
             return replace(job, slo=job.slo.at_cost(held))
         text = f"least cost at {prices}: max_slowdown {100.0 * (slo.max_slowdown or 0.0):.2f} %"
         self.context.audit.post("policy", job.name, text)
+        content = json.dumps(slo.max_slowdown)
+        self._unkept.append(Record(self.context.unix_s(), LEAST_COST, job.name, content))
         return replace(job, slo=slo)
+
+    def _earlier_target(self, job: str) -> float:
+        """What an earlier controller found to cost least, until this one knows better; else 0."""
+        newest = self.context.store.records(LEAST_COST, job=job, limit=1)
+        with suppress(ValueError, IndexError):
+            return max(0.0, float(newest[0].content))
+        return 0.0
 
     async def _observe(self) -> set[str]:
         """The cluster as of now. Returns the jobs that this changes: those whose GPUs moved, or
@@ -256,6 +289,9 @@ class Cluster:
             services.holds.catch_up()
             if self.context.claims.leads:
                 await services.energy.save(self.context.unix_s())
+            while self._unkept:
+                await asyncio.to_thread(self.context.store.keep_record, self._unkept[0])
+                del self._unkept[0]
 
 
 def profiles_of(policy: Policy) -> dict[str, Profile]:

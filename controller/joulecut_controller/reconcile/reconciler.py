@@ -14,7 +14,7 @@ cannot be reconciled are no longer renewed, and run out.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
@@ -22,6 +22,7 @@ from joulecut_controller.board import Board, LogLine
 from joulecut_controller.election.claims import Claims, Group, Wish
 from joulecut_controller.election.power_table import OwnTable, PowerTable
 from joulecut_controller.observe.observer import JobObservation, Observer
+from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Event, Fleet, Rates, Store
 from joulecut_controller.power.budget import Budgets
@@ -84,6 +85,7 @@ class Reconciler:
         unix_s: Callable[[], float],
         unready: Callable[[], str] = lambda: "",
         rates: Rates | None = None,
+        prices: Mapping[str, Points] | None = None,
         reports: Sequence[ArrivedReport] = (),
         adopt: Callable[[str], Sequence[str]] = lambda _: (),
         power_table: PowerTable | None = None,
@@ -163,6 +165,7 @@ class Reconciler:
             seen=ClusterSeen(policy, pacing),
             jobs=self._jobs,
             rates=rates,
+            prices={} if prices is None else prices,
             changed=self._changed,
         )
         self.commands = Commands(

@@ -1,12 +1,17 @@
 """Reads from the store what savings are made of, for reports and the week's summary."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 
+from joulecut_controller.policy.hourly import PRICES, mean_of
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
 from joulecut_controller.savings.job_saving import JobSaving, job_saving
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
+HOURS_MAX = 5_000  # as many as the store keeps
 
 
 def read_savings(
@@ -40,3 +45,18 @@ def read_windows(
         except ValueError:  # of a version that has another idea of a window, or damaged
             continue
     return windows, len(records) == most
+
+
+def read_prices(store: Store, prices: Cost, since_unix_s: float, until_unix_s: float) -> Cost:
+    """The prices of a period: means over its hours, where the policy has a series."""
+    if prices.kwh_series is None and prices.co2_series is None:
+        return prices
+    hours = []
+    for record in store.records(PRICES, since_unix_s=since_unix_s, limit=HOURS_MAX):
+        try:
+            kwh, grams, stale = json.loads(record.content)
+        except ValueError:
+            continue
+        hour = replace(prices, kwh=kwh, co2_g_per_kwh=grams, stale=bool(stale))
+        hours.append((record.at_unix_s, hour))
+    return mean_of(prices, hours[::-1], until_unix_s)

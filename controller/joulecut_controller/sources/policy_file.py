@@ -10,8 +10,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.policy import DIGEST_LENGTH, Policy
+from joulecut_controller.sources.hourly_prices import FILE_BYTES_MAX as HOURLY_BYTES_MAX
+from joulecut_controller.sources.hourly_prices import parse as parse_hourly
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
 from joulecut_engine.graph.pipeline import Profile
@@ -75,8 +78,12 @@ class PolicyFile:
                 profiles[text] = self._profile(text, seen)
             return profiles[text]
 
+        def hourly(text: str) -> Points:
+            place = self.path.parent / text
+            return parse_hourly(_take(place, HOURLY_BYTES_MAX, seen), str(place))
+
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
-        policy = parse(document.parse(raw, str(self.path)), profile)
+        policy = parse(document.parse(raw, str(self.path)), profile, hourly)
         content = "".join(one.digest for one in seen.values())
         self._valid = True
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])

@@ -14,7 +14,7 @@ from joulecut_controller.answer import INTERVAL, Answer, Json, maybe
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
-from joulecut_controller.savings.stored import read_savings
+from joulecut_controller.savings.stored import read_prices, read_savings
 from joulecut_controller.savings.wall import sum_of
 from joulecut_engine.money import JOULES_PER_KWH
 from joulecut_wire.errors import Unavailable
@@ -71,8 +71,9 @@ def _week(store: Store, cost: Cost, names: Sequence[str]) -> Json:
     until_s = time.time()
     since_s = until_s - WEEK_S
     found, _ = read_savings(store, since_unix_s=since_s, until_unix_s=until_s, known=names)
+    prices = read_prices(store, cost, since_s, until_s)
     return WEEK.json(
-        sum_of(found.values(), cost),
+        sum_of(found.values(), prices),
         since_unix_s=since_s,
         until_unix_s=until_s,
         predicted_kwh=sum(one.predicted_j for one in found.values()) / JOULES_PER_KWH,
