@@ -22,7 +22,6 @@ from joulecut_engine.panel import (
     stacked,
 )
 from joulecut_lab.model import technology
-from joulecut_lab.model.catalogue import SYSTEMS
 from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.graph_level import Timeline
 from joulecut_lab.model.serving import PHASES, Phase, Served, best_clock
@@ -83,13 +82,13 @@ def scale_figure(points: Sequence[tuple[float, float, float]]) -> Any:
     return figure([panel])
 
 
-def package_panel(until: int) -> Panel:
+def package_panel(until: int = technology.OUTLOOK) -> Panel:
     """Power per package by generation, and its growth carried on to a year."""
     years = range(2017, until + 1)
     grown = tuple((float(year), technology.package_w(year)) for year in years)
     known = (
-        Mark("generations", "ours", (float(year), SYSTEMS[name].power_cap_w), label=name)
-        for name, year in technology.GENERATIONS.items()
+        Mark("generations", "ours", (float(one.year), one.limit_w), label=one.system)
+        for one in technology.generations()
     )
     items: tuple[Item, ...] = (Line("least squares", "edge", grown, "dashed"), *known)
     return Panel("power per package", "year", "W", items, x_range=(2016.0, 2031.0))

@@ -9,7 +9,8 @@ energy of an operation and of the memory traffic beside it. The A100 and `techno
 from dataclasses import dataclass
 
 from joulecut_lab.model.catalogue import SYSTEMS
-from joulecut_lab.model.technology import INSTRUCTIONS, OPERATIONS
+from joulecut_lab.model.system import System
+from joulecut_lab.model.technology import INSTRUCTIONS, LINKS, OPERATIONS
 
 SYSTEM = SYSTEMS["a100-sxm-80gb"]
 _PJ = {(one.what, one.nm): one.pj for one in OPERATIONS}
@@ -19,7 +20,7 @@ PROCESS = (_PJ["fp32 multiply", 45] + _PJ["fp32 add", 45]) / (
 )
 _OVERHEAD = {one.name: one.arithmetic_pj * one.overhead / PROCESS for one in INSTRUCTIONS}
 _SHARE = {one.name: one.overhead for one in INSTRUCTIONS}
-_HBM_PJ_PER_BIT = 350.0 / 64.0  # HBM2: the middle of 250-450 pJ per 64 bits
+_HBM_PJ_PER_BIT = next(link.pj_per_bit for link in LINKS if link.what == "HBM2")
 # Of an instruction of the CUDA cores: FFMA multiplies and adds once, HFMA2 twice.
 _FLOPS = {"fp32": 2.0, "fp16": 4.0}
 OPERANDS = 3.0  # of a multiply-add: two read, one written
@@ -49,6 +50,12 @@ class FormatPower:
         left_w = SYSTEM.power_cap_w - SYSTEM.idle_w - self.power_w
         return left_w if left_w >= 0.0 else None
 
+    @property
+    def residual_pj_per_bit(self) -> float | None:
+        """The same for each bit that HBM moves: caches, registers and wires."""
+        left_w = self.residual_w
+        return None if left_w is None else left_w / (SYSTEM.hbm_gb_s * 8e-3)
+
 
 def formats() -> tuple[FormatPower, ...]:
     """CUDA cores, where an instruction costs what HFMA's does at 7 nm, and tensor cores."""
@@ -70,7 +77,7 @@ def formats() -> tuple[FormatPower, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The card's limit over one of its rates, beside the multiply's energy at 7 nm."""
+    """A card's limit over one of its rates, beside the multiply's energy at 7 nm."""
 
     name: str
     tops: float
@@ -84,20 +91,23 @@ class Check:
         return self.limit_w / self.tops
 
     @property
-    def residual_pj_per_bit(self) -> float:
-        """Over the bits of three operands."""
-        return (self.pj - self.multiply_pj) / (OPERANDS * self.bits)
+    def residual_pj_per_bit(self) -> float | None:
+        """Over the bits of three operands; None where the multiply alone exceeds `pj`."""
+        left_pj = self.pj - self.multiply_pj
+        return left_pj / (OPERANDS * self.bits) if left_pj >= 0.0 else None
 
 
-def number_check() -> tuple[Check, ...]:
+def number_check(system: System = SYSTEM) -> tuple[Check, ...]:
+    """Rates that the card has; its process may be newer than the multiply's 7 nm."""
     return tuple(
-        Check(name, tops, SYSTEM.power_cap_w, _PJ[f"{multiply} multiply", 7], bits)
+        Check(name, tops, system.power_cap_w, _PJ[f"{multiply} multiply", 7], bits)
         for name, tops, multiply, bits in (
-            ("vector FP32", SYSTEM.fp32_tflops, "fp32", 32),
-            ("matrix TF32", SYSTEM.tf32_tflops, "fp32", 32),
-            ("matrix FP16", SYSTEM.bf16_tflops, "fp16", 16),
-            ("matrix INT8", SYSTEM.int8_tops, "int8", 8),
+            ("vector FP32", system.fp32_tflops, "fp32", 32),
+            ("matrix TF32", system.tf32_tflops, "fp32", 32),
+            ("matrix FP16", system.bf16_tflops, "fp16", 16),
+            ("matrix INT8", system.int8_tops, "int8", 8),
         )
+        if tops
     )
 
 

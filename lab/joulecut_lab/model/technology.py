@@ -9,6 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_lab.model.catalogue import SYSTEMS
+from joulecut_lab.model.cost import cost_of, rates
+from joulecut_lab.model.power import power_of
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.runs import Runs
+from joulecut_lab.model.system import System
+from joulecut_lab.model.work import Products, Work
 
 HOROWITZ = "Horowitz, ISSCC 2014"
 JOUPPI = "Jouppi et al., ISCA 2021, table 2 (recalled)"
@@ -62,6 +68,24 @@ OPERATIONS: tuple[Energy, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """pJ of one bit over a link."""
+
+    what: str
+    pj_per_bit: float
+    source: str
+
+
+LINKS: tuple[Link, ...] = (
+    Link("HBM2", 350.0 / 64.0, JOUPPI + ", middle of 250-450 pJ per 64 bits"),
+    Link("NVLink", 1.3, "NVIDIA, NVLink-C2C and NVLink 4 (1.3 pJ/bit)"),
+    Link("800 Gb/s transceiver", 20.6, "16.5 W of a data sheet over 800 Gb/s"),
+    Link("scale-up, as the model takes it", 2.0, "default of a system: link and switch"),
+    Link("scale-out, as the model takes it", 25.0, "default of a system: NIC, optics and switch"),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Instruction:
     """Energy of one instruction's arithmetic, and what fetch, decode and operands add to it."""
 
@@ -81,7 +105,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
 
 
 # Years of the data sheets.
-GENERATIONS = {"v100-sxm-32gb": 2017, "a100-sxm-80gb": 2020, "h100-sxm": 2022, "b200": 2024}
+_GENERATIONS = {"v100-sxm-32gb": 2017, "a100-sxm-80gb": 2020, "h100-sxm": 2022, "b200": 2024}
 
 
 ROADMAP_SOURCE = (
@@ -96,10 +120,48 @@ ROADMAP: tuple[tuple[str, int, float, str], ...] = (
     ("after Feynman, HBM6", 2032, 5920.0, "roadmap"),
     ("next generation, HBM7", 2035, 15_360.0, "roadmap"),
 )
+OUTLOOK = 2030  # the year that the growth of a package's power is carried on to
+WIDTHS = (512, 1024, 2048, 4096, 8192, 16384)
+TOKENS = 2048
+PICO = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Power limit of a package, peak per watt of it, and the gain over the card before."""
+
+    system: str
+    year: int
+    limit_w: float
+    tflops_per_w: float
+    gain: float | None
+
+
+def generations() -> tuple[Generation, ...]:
+    found: list[Generation] = []
+    for name, year in _GENERATIONS.items():
+        system = SYSTEMS[name]
+        rate = system.bf16_tflops / system.power_cap_w
+        gain = rate / found[-1].tflops_per_w if found else None
+        found.append(Generation(name, year, system.power_cap_w, rate, gain))
+    return tuple(found)
 
 
 def package_w(year: float) -> float:
     """Power per package by least squares of its logarithm; extrapolated after the last card."""
-    limits_w = [SYSTEMS[name].power_cap_w for name in GENERATIONS]
-    slope, start = np.polyfit(list(GENERATIONS.values()), np.log(limits_w), 1)
+    limits_w = [SYSTEMS[name].power_cap_w for name in _GENERATIONS]
+    slope, start = np.polyfit(list(_GENERATIONS.values()), np.log(limits_w), 1)
     return float(np.exp(start + slope * year))
+
+
+def effective_pj(system: System, width: int, tokens: int = TOKENS) -> float:
+    """pJ per FLOP of a product of `tokens` x width by width x 4 width: idle power, memory traffic
+    and half-filled processors included. Small layers pay most.
+    """
+    runs = Runs.of([Run(gpus=1, sequence=tokens)])
+    sizes = (np.array([float(n)]) for n in (tokens, width, 4 * width, 1))
+    m, k, n, count = sizes
+    work = Work(products=[Products(m, k, n, count)], kernels=1.0)
+    cost = cost_of(system, rates(system, runs), work, runs).bound_by_host()
+    power, clock = power_of(system), np.array([system.clock_max_mhz])
+    return float(cost.energy_j(power, clock)[0] / cost.flops[0] / PICO)

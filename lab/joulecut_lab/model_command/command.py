@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_wire.command import Parser, gone, retired
-from joulecut_wire.errors import BadInput
 from joulecut_wire.flags import listed, number, whole
 from joulecut_wire.quantity import Fault
 
@@ -179,6 +178,20 @@ SUBCOMMANDS: dict[str, Subcommand] = {
             _PLOT,
         ),
     ),
+    "technology": Subcommand(
+        "model_command.catalogue:technologies",
+        "Energy per operation and per bit, with sources; power by generation.",
+        (
+            _flag(
+                "--system",
+                default="a100-sxm-80gb",
+                metavar="NAME",
+                help="card of the check of its limit (default a100-sxm-80gb)",
+            ),
+            _JSON,
+            _PLOT,
+        ),
+    ),
     "catalogue": Subcommand(
         "model_command.catalogue:show",
         "Systems and models by name, with their sources.",
@@ -207,9 +220,6 @@ _ESTIMATE = Subcommand(
 
 def run(argv: list[str]) -> int:
     """Runs one subcommand; a file in its place is estimated. Raises BadInput, Unavailable."""
-    if argv[:1] == ["technology"]:
-        instead = "joulecut study talks --out DIR --only layers,efficiency"
-        raise BadInput(f"{PROG} technology", "is gone", instead)
     name = argv[0] if argv and argv[0] in SUBCOMMANDS else ""
     command = SUBCOMMANDS.get(name, _ESTIMATE)
     parser = Parser(f"{PROG} {name}".strip(), command.summary)

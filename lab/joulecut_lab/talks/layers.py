@@ -157,6 +157,7 @@ def number_check() -> Iterator[Exhibit]:
     compared = []
     for one in post_dennard.number_check():
         pj, theory, bit = CHECK[one.name]
+        assert one.residual_pj_per_bit is not None  # of an A100
         compared += [
             Compared(f"{one.name}: {one.limit_w:g} W over {one.tops:g} TOP/s", one.pj, pj, "pJ/op"),
             Compared(f"{one.name}: multiply at 7 nm", one.multiply_pj, theory, "pJ/op"),

@@ -272,10 +272,6 @@ def test_bad_ranges_are_one_line(given: str) -> None:
     assert "--range" in said.stderr
 
 
-def test_a_subcommand_that_went_names_its_successor() -> None:
-    assert "; allowed: joulecut study talks --out DIR" in commands.refusal("model", "technology")
-
-
 def test_timelines_and_pictures_are_written(tmp_path: Path) -> None:
     run = _file(tmp_path, RUN.replace("global_batch: 512", "global_batch: 64"))
     said = _run(run, "--timeline", tmp_path / "t.json", "--plot", tmp_path / "p.html")
@@ -284,6 +280,24 @@ def test_timelines_and_pictures_are_written(tmp_path: Path) -> None:
     work = [e for e in events if e["ph"] == "X" and e["cat"] in {"forward", "backward"}]
     assert len(work) == 2 * 8 * 8
     assert "memory of a GPU by stage" in (tmp_path / "p.html").read_text()
+
+
+def test_technology_prints_sources(tmp_path: Path) -> None:
+    said = _run("technology", "--plot", str(tmp_path / "growth.html"))
+    assert "Horowitz" in said.stdout
+    assert "power per package" in (tmp_path / "growth.html").read_text()
+    shown = json.loads(_run("technology", "--json").stdout)
+    split = shown["power_check"]
+    assert split["limit_w"] == pytest.approx(sum(v for k, v in split.items() if k[-2:] == "_w") / 2)
+    assert [row["tops"] for row in shown["number_check"]["rows"]] == [19.5, 156.0, 312.0, 624.0]
+
+
+def test_a_rate_that_the_check_does_not_explain_is_a_sentence() -> None:
+    said = _run("technology", "--system", "b200").stdout
+    row = next(line for line in said.splitlines() if line.startswith("matrix TF32 "))
+    assert row.split()[-1] == "-"
+    assert "matrix TF32: the parts exceed" in said
+    assert "--system" in _run("technology", "--system", "b2000").stderr
 
 
 @pytest.mark.parametrize("stack", STACKS)

@@ -1,9 +1,14 @@
-"""Energy of operations: the A100 check is the published one."""
+"""Energy of operations: the A100 check is the published one; large layers cost less per FLOP."""
 
 import pytest
 
+from joulecut_lab.model.catalogue import SYSTEMS
 from joulecut_lab.model.post_dennard import SYSTEM, formats, gains, number_check
-from joulecut_lab.model.technology import OPERATIONS
+from joulecut_lab.model.technology import (
+    OPERATIONS,
+    WIDTHS,
+    effective_pj,
+)
 
 
 def test_the_number_check_is_that_of_the_published_slide() -> None:
@@ -20,6 +25,15 @@ def test_the_number_check_is_that_of_the_published_slide() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_check_gives_no_number_below_zero(name: str) -> None:
+    for one in number_check(SYSTEMS[name]):
+        bit = one.residual_pj_per_bit
+        assert (bit is None) == (SYSTEMS[name].power_cap_w < one.tops * one.multiply_pj)
+        if bit is not None:
+            assert one.multiply_pj + bit * 3 * one.bits == pytest.approx(one.pj)
+
+
 def test_memories_of_7_nm_are_those_published() -> None:
     """pJ per 64 bits and per bit, as the A100 check of the slides lists them."""
     found = {
@@ -31,6 +45,14 @@ def test_memories_of_7_nm_are_those_published() -> None:
         "SRAM 8 KB": (7.5, 0.12), "SRAM 32 KB": (8.5, 0.13), "SRAM 1 MB": (14.0, 0.22),
         "DRAM": (1300.0, 20.31), "HBM2": (450.0, 7.03),
     }  # fmt: skip
+
+
+def test_effective_energy_falls_with_the_layer() -> None:
+    system = SYSTEMS["dgx-a100"]
+    found = [effective_pj(system, width) for width in WIDTHS]
+    assert found == sorted(found, reverse=True)
+    peak = system.power_cap_w / system.bf16_tflops  # pJ per FLOP of the data sheet
+    assert peak < found[-1] < 3.0 * peak
 
 
 def test_power_by_format_is_its_rate_times_its_energies() -> None:
