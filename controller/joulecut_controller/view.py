@@ -191,6 +191,13 @@ class GpuShift:
     uuids: tuple[str, ...]
     ratio: float
 
+    @property
+    def faster(self) -> bool:
+        """Whether a slow GPU is over: what was measured and predicted beside it holds no more.
+        Beside one that became slow that of the others does.
+        """
+        return self.ratio < 1.0
+
     def text(self, places: Sequence[str]) -> str:
         than = "longer" if self.ratio > 1.0 else "less"
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""

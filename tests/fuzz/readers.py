@@ -71,7 +71,7 @@ READERS: Mapping[str, Reader] = {
     "command": _message(pb.ApplyRequest, codec.decode_command),
     "rate": lambda raw: _prometheus(raw, lambda one: one.now("up")),
     "matrix": lambda raw: _prometheus(raw, lambda one: one.range("up", 0.0, 1.0, 1.0)),
-    "policy": lambda raw: parse_policy(document.parse(raw, "p"), _no_profile, _no_profile),
+    "policy": lambda raw: parse_policy(document.parse(raw, "p"), _no_profile),
     "profile": lambda raw: profile.parse(raw, "p"),
     "config": lambda raw: run_file.huggingface(raw, Path("config.json")),
     "chakra": lambda raw: _file(raw, lambda path: chakra.read(path, 0)),

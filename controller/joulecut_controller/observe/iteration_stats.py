@@ -22,6 +22,7 @@ from joulecut_controller.observe.measurement_window import (
     MeasurementWindow,
 )
 from joulecut_controller.observe.operation_traces import (
+    mean_traces_of,
     slow_group,
     timed_of,
     traces_of,
@@ -150,7 +151,9 @@ class _Track:
         """The job's pace has jumped (a logarithm), or GPUs have shifted."""
         self.baseline.shift(math.exp(jump), gpu_shift)
         if gpu_shift is not None:
-            self.default_paces, self.lowest_mhz = GpuPaces(), {}
+            self.default_paces = GpuPaces()
+            if gpu_shift.faster:
+                self.lowest_mhz = {}
             for referred in self.references.values():
                 referred.reference.forget_effects()
         self.begin(now_s, shifted=gpu_shift is not None)
@@ -343,6 +346,10 @@ class IterationStats:
         for one in reversed(track.reported):
             if one.complete:
                 track.newest = traces_of(one.number, one.timed, one.durations_s, pipelines)
+                if len(one.timed) < len(track.stage_of):
+                    track.newest = mean_traces_of(
+                        one.number, one.operations, one.durations_s, pipelines
+                    )
                 if track.at_default:
                     slow = slow_group(track.newest)
                     track.newest_at_default = track.newest if slow else ()

@@ -261,7 +261,8 @@ class JobController:
         """Predictions are compared with measurements first, then learn from them."""
         learner, job = self._services.learner, observation.job
         shifted = observation.fresh.gpu_shift
-        if shifted and not self._services.predictions.begin_anew(job.workload):
+        anew = shifted is not None and shifted.faster
+        if shifted and not (anew and self._services.predictions.begin_anew(job.workload)):
             for uuid in shifted.uuids:
                 learner.forget_gpu(job.workload, uuid)
         if examined:

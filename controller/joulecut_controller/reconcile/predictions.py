@@ -129,8 +129,8 @@ class Predictions:
             self._fit()
 
     def begin_anew(self, workload: str) -> bool:
-        """A GPU works at another pace: a predicted profile is made again at default clocks. False
-        where none was predicted.
+        """A slow GPU is over: a profile that was predicted beside it is made again at default
+        clocks. False where none was predicted.
         """
         if workload in self._jobs:
             self._jobs[workload].made = None

@@ -11,12 +11,14 @@ from planning import at_default, costs_of, seen, view_of
 from worlds import World
 
 from joulecut_controller.observe.operation_traces import (
+    mean_traces_of,
     timed_of,
     traces_of,
 )
 from joulecut_controller.plan.traces import delay_of
 from joulecut_controller.view import PipelineTrace
 from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.graph import build
 from joulecut_engine.optimize.levels import levels_of
 from joulecut_wire import reports
 
@@ -97,6 +99,32 @@ def test_a_lock_step_group_is_its_slowest_gpu_and_a_missing_gpu_hides_the_pipeli
     assert trace.stages[0]["forward"] == pytest.approx([1.2, 2.2])
     del timed["d"]
     assert traces_of(7, timed, durations_s, pipelines) == ()
+
+
+def test_sums_of_operations_name_a_slow_gpu_and_say_nothing_of_even_ones() -> None:
+    graph = build(WORLD.pipeline)
+    pipelines = tuple(tuple((f"{s}{r}a", f"{s}{r}b") for s in range(3)) for r in range(4))
+    count = float(WORLD.pipeline.microbatches)
+
+    def delay(slow: str, ratio: float) -> str:
+        busy = {
+            uuid: {
+                kind: (seconds * (ratio if uuid == slow else 1.0), count)
+                for kind, seconds in (("forward", 0.2), ("backward", 0.4))
+            }
+            for stages in pipelines
+            for group in stages
+            for uuid in group
+        }
+        newest = mean_traces_of(3, busy, dict.fromkeys(busy, 1.0), pipelines)
+        found = delay_of(seen(WORLD, 0.02, newest=newest), graph, {}, None)
+        return found.part.name if found else ""
+
+    assert delay("12b", 1.3) == "pipeline 2 stage 1"
+    assert delay("12b", 1.03) == ""
+    assert delay("", 1.0) == ""
+    assert mean_traces_of(3, {}, {}, pipelines) == ()
+    assert mean_traces_of(3, {}, {}, pipelines[:2]) == ()
 
 
 def test_sums_alone_are_no_times() -> None:
