@@ -23,6 +23,10 @@ from joulecut_lab.audit.reading import (
 
 # Two readings so many steps apart: something was missed.
 GAP_STEPS = 1.5
+# Counter and power of one board: averages over a step differ, an hour of them does not.
+AGREE_S, AGREE_RATIO = 3_600.0, 0.1
+APART = "energy counter and power differ by over 10 %"
+CONTRADICTED_SHARE = 0.05  # of a job's time; then nothing of it is called measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,10 @@ class Meter:
     last: GpuReading | None = None
     last_s: float = 0.0
     resets: int = 0
+    compared_s: float = 0.0
+    counted_j: float = 0.0
+    integrated_j: float = 0.0
+    contradiction: str = ""  # of the last whole hour
 
     def step(self, now: GpuReading, at_s: float, span_s: float) -> tuple[Spent, ...]:
         """Energy and time since the last reading; empty at the first."""
@@ -74,7 +82,19 @@ class Meter:
             if integral_j is not None:
                 return integral_j
             used_j = now.energy_j  # since the driver was loaded; energy before it is lost
+        elif integral_j is not None and used_j <= POWER_W_MAX * since_s:
+            self._compare(used_j, integral_j, since_s)
         return used_j if used_j <= POWER_W_MAX * since_s else integral_j
+
+    def _compare(self, counted_j: float, integrated_j: float, since_s: float) -> None:
+        """Counter against power, an hour at a time."""
+        self.compared_s += since_s
+        self.counted_j += counted_j
+        self.integrated_j += integrated_j
+        if self.compared_s >= AGREE_S:
+            apart_j = abs(self.counted_j - self.integrated_j)
+            self.contradiction = APART if apart_j > AGREE_RATIO * self.integrated_j else ""
+            self.compared_s = self.counted_j = self.integrated_j = 0.0
 
 
 IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
@@ -97,12 +117,22 @@ class OwnerTotals:
     busy_s: float = 0.0
     idle_j: float = 0.0
     judged_s: float = 0.0  # GPU seconds with a known utilisation
+    contradicted_s: float = 0.0
+    contradiction: str = ""  # the last one
     joined: str = ""  # why it may be several jobs
     counters: Means = field(default_factory=Means)
 
     @property
     def work_j(self) -> float:
         return self.energy_j - self.idle_j
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing of it can be called measured, or ""."""
+        if self.joined:
+            return self.joined
+        much = self.contradicted_s > CONTRADICTED_SHARE * self.gpu_s
+        return f"readings contradict each other: {self.contradiction}" if much else ""
 
     def spend(self, spent: Spent, reading: GpuReading) -> None:
         self.uuids.add(reading.uuid)
@@ -130,6 +160,7 @@ class Auditor:
         self._meters: dict[str, Meter] = {}
         self._facts: dict[str, OwnerTotals] = {}
         self._impossible: dict[str, int] = {}  # readings that cannot be, by figure
+        self._contradictions: dict[str, tuple[set[str], float]] = {}  # GPUs and seconds, by line
         self._gap_s = self._untold_s = self._energy_j = 0.0
         self._first_s: float | None = None
         self._last_s = 0.0
@@ -140,12 +171,13 @@ class Auditor:
             self._first_s = frame.at_s
         self._last_s = frame.at_s
         for shown in frame.readings:
-            reading, impossible = believed(shown)
+            reading, impossible, contradiction = believed(shown)
             for name in impossible:
                 self._impossible[name] = self._impossible.get(name, 0) + 1
             meter = self._meters.setdefault(reading.uuid, Meter())
             for part in meter.step(reading, frame.at_s, frame.span_s):
                 self._count(part, reading)
+                self._doubt(part, reading, contradiction, meter.contradiction)
 
     def jobs(self) -> tuple[OwnerTotals, ...]:
         """Measured totals of each job so far, the largest first."""
@@ -170,7 +202,22 @@ class Auditor:
             gap_s=self._gap_s,
             energy_unknown_s=self._untold_s,
             impossible=tuple(sorted(self._impossible.items())),
+            contradictions=tuple(
+                f"{line} ({len(uuids)} GPUs, {seconds / 3600.0:.2g} GPU hours)"
+                for line, (uuids, seconds) in sorted(self._contradictions.items())
+            ),
         )
+
+    def _doubt(self, spent: Spent, reading: GpuReading, *lines: str) -> None:
+        """Counts the time of readings that contradict each other."""
+        found = [line for line in lines if line and not spent.gap]
+        for line in found:
+            uuids, seconds = self._contradictions.get(line, (set(), 0.0))
+            self._contradictions[line] = ({*uuids, reading.uuid}, seconds + spent.seconds)
+        if found:
+            facts = self._facts[spent.owner]
+            facts.contradicted_s += spent.seconds
+            facts.contradiction = found[-1]
 
     def _count(self, spent: Spent, reading: GpuReading) -> None:
         facts = self._facts.setdefault(spent.owner, OwnerTotals(spent.owner))
@@ -193,7 +240,7 @@ class Auditor:
 
 def _finding(facts: OwnerTotals, savings: tuple[FirstSaving, ...]) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
-    unknown = facts.joined or ("" if judged else "no series has the utilisation of its GPUs")
+    unknown = facts.doubt or ("" if judged else "no series has the utilisation of its GPUs")
     return JobFinding(
         name=facts.name,
         gpus=len(facts.uuids),

@@ -64,3 +64,4 @@ class Audit:
     gap_s: float  # GPU seconds without readings
     energy_unknown_s: float  # GPU seconds without energy readings
     impossible: tuple[tuple[str, int], ...] = ()  # readings that cannot be, by figure: left out
+    contradictions: tuple[str, ...] = ()  # between readings of one GPU

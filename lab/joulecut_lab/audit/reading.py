@@ -19,6 +19,8 @@ POSSIBLE: dict[str, tuple[float, float]] = {
     **dict.fromkeys((*_SIGNS, "memory_ratio"), (0.0, 1.05)),  # a mean of rounded samples
 }
 OVER_LIMIT = 2.0  # a mean over a step; peaks of a millisecond are below it
+# Of the time, by any sign of work, and of the power limit: boards at rest take 10 to 25 % of it.
+AT_WORK, AT_REST = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,25 @@ class GpuReading:
     tensor_ratio: float | None = None
     dram_ratio: float | None = None
 
+    @property
+    def contradiction(self) -> str:
+        """Two signs of work of which one says none and another much; "" where they agree."""
+        known = {name: one for name in _SIGNS if (one := getattr(self, name)) is not None}
+        if self.power_w is not None and self.power_limit_w:
+            known["power"] = self.power_w / self.power_limit_w
+        # A kernel that waits for others keeps the engine busy, and no SM.
+        whole = known.keys() & {"busy_ratio", "engine_ratio", "power"}
+        if not whole or max(known.values()) < AT_WORK:
+            return ""
+        low, high = min(whole, key=known.__getitem__), max(known, key=known.__getitem__)
+        if known[low] > AT_REST:
+            return ""
+        return f"{low.removesuffix('_ratio')} says at rest, {high.removesuffix('_ratio')} at work"
 
-def believed(reading: GpuReading) -> tuple[GpuReading, tuple[str, ...]]:
+
+def believed(reading: GpuReading) -> tuple[GpuReading, tuple[str, ...], str]:
     """A reading without the figures that cannot be, with the strongest sign of work as its
-    `busy_ratio`, and the names of those figures.
+    `busy_ratio`; the names of those figures; and how the others contradict each other.
     """
     limit_w = reading.power_limit_w or POWER_W_MAX
     highest = {"power_w": OVER_LIMIT * limit_w if 0.0 < limit_w < POWER_W_MAX else POWER_W_MAX}
@@ -63,7 +80,7 @@ def believed(reading: GpuReading) -> tuple[GpuReading, tuple[str, ...]]:
         reading = replace(reading, **nothing)
     signs = [one for name in _SIGNS if (one := getattr(reading, name)) is not None]
     busy = min(1.0, max(signs)) if signs else None
-    return replace(reading, busy_ratio=busy), impossible
+    return replace(reading, busy_ratio=busy), impossible, reading.contradiction
 
 
 @dataclass(slots=True)

@@ -77,6 +77,7 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
     for name, count in audit.impossible:
         low, high = POSSIBLE[name]
         yield f"! {count} readings of {name} are not from {low:g} to {high:g}, and left out."
+    yield from (f"! Contradiction: {line}." for line in audit.contradictions)
     if audit.resets:
         yield f"! {audit.resets} energy counters were reset by a driver reload."
 
@@ -168,6 +169,7 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         "cost": about.money(audit.energy_j),
         "counter_resets": audit.resets,
         "impossible_readings": dict(audit.impossible),
+        "contradictions": list(audit.contradictions),
         "unseen_gpu_s": audit.gap_s,
         "untold_gpu_s": audit.energy_unknown_s,
         "jobs": [_job(job, about) for job in audit.jobs],

@@ -33,7 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 NEEDED = ("layers", "hidden", "heads", "vocab")
 # Experts in every layer after the first ones: what a step of other layers must be.
-STEPS = ("decoder_sparse_step", "moe_layer_freq")
+STEPS = ("decoder_sparse_step", "moe_layer_freq", "interleave_moe_layer_step")
 
 Row = dict[str, Any]  # by field: a value, a key with its default, or a function of what was read
 
@@ -48,6 +48,11 @@ def _sinks(found: Row) -> int:
     """Biases of outputs and experts, and a sink for each head."""
     biases = found["experts"] * (2 * found["ffn"] + found["hidden"])
     return int(found["layers"] * (found["hidden"] + found["heads"] + biases))
+
+
+def _activations(found: Row) -> int:
+    """xIELU has two numbers a layer."""
+    return 2 * int(found["layers"])
 
 
 _ROUTER: Row = {"router_bias": True}
@@ -72,7 +77,12 @@ FAMILIES: dict[str, Row] = {
     "gemma": _GEMMA,
     "gemma2": {**_GEMMA, "norms": 4},
     "gemma3": {**_GEMMA, "norms": 4, "head_norm": True},
-    "olmo2": _HEAD_NORMS, "olmoe": _HEAD_NORMS,
+    "olmo2": _HEAD_NORMS, "olmo3": _HEAD_NORMS, "olmoe": _HEAD_NORMS,
+    "apertus": {"gated": False, "head_norm": True, "extra": _activations},
+    "llama4": {
+        "head_dim": ("head_dim", 128), "experts_shared": 1,
+        "expert_ffn": ("intermediate_size", 8192), "ffn": ("intermediate_size_mlp", 16384),
+    },
     "minimax_m2": {**_HEAD_NORMS, **_ROUTER, "head_dim": ("head_dim", 128)},
     "nemotron": {"gated": False, "norm_bias": True},  # squared ReLU, LayerNorm
     "gpt2": {**_GPT, **_TIED, "positions": ("n_positions", 1024)},
@@ -81,7 +91,7 @@ FAMILIES: dict[str, Row] = {
     "starcoder2": {**_GPT, **_TIED, "bias": ("use_bias", True)},
 }  # fmt: skip
 # Of layers with a sliding window one in so many sees everything, unless `layer_types` says it.
-FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gpt_oss": 2}
+FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gpt_oss": 2, "llama4": 4, "olmo3": 4}
 WINDOW_IF_ASKED = ("qwen", "mimo")  # beginnings of families with windows off by default
 
 
@@ -145,7 +155,7 @@ def _fields(config: Mapping[str, Any], row: Row) -> Row:
 def _window(config: Mapping[str, Any], family: str) -> Row:
     """Sliding windows, and in how many layers."""
     on = _flag(config, "use_sliding_window", not family.startswith(WINDOW_IF_ASKED))
-    window = _whole(config, ("sliding_window",), 0, low=0) if on else 0
+    window = _whole(config, ("sliding_window", "attention_chunk_size"), 0, low=0) if on else 0
     every = FULL_EVERY.get(family)
     if not window or every is None:
         return {"window": window}

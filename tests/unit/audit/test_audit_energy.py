@@ -82,7 +82,7 @@ def test_readings_that_cannot_be_are_left_out_and_counted() -> None:
     assert silent.jobs[0].busy_s is None
     assert dict(silent.impossible) == {"power_w": 61, "busy_ratio": 61}
     nothing = _audit(61, power_w=[0.0], busy_ratio=[float("nan")])
-    assert nothing.energy_unknown_s == 60 * STEP_S
+    assert (nothing.energy_unknown_s, nothing.contradictions) == (60 * STEP_S, ())
     assert dict(nothing.impossible) == {"power_w": 61, "busy_ratio": 61}
     above = _audit(61, power_w=[390.0, 3000.0, 390.0], power_limit_w=[400.0], busy_ratio=[0.9])
     assert above.impossible == (("power_w", 1),)
@@ -94,9 +94,37 @@ def test_a_blank_of_dcgm_is_no_value(value: float) -> None:
     assert not blank(2147483632.0), "a counter of energy may show it"
 
 
-def test_of_several_signs_of_work_the_strongest_counts() -> None:
-    (job,) = _audit(61, power_w=[400.0], busy_ratio=[0.0], engine_ratio=[0.97]).jobs
+def test_of_several_signs_of_work_the_strongest_counts_and_nothing_is_called_measured() -> None:
+    mig = _audit(61, power_w=[400.0], busy_ratio=[0.0], engine_ratio=[0.97])
+    (job,) = mig.jobs
     assert job.busy_s == pytest.approx(60 * STEP_S)
+    assert job.idle_j is None
+    assert job.idle_text == "readings contradict each other: busy says at rest, engine at work"
+    assert mig.contradictions == ("busy says at rest, engine at work (1 GPUs, 1 GPU hours)",)
+    for signs, said in (
+        ({"tensor_ratio": [0.6]}, "busy says at rest, tensor at work"),
+        ({"power_w": [650.0], "power_limit_w": [700.0]}, "busy says at rest, power at work"),
+        ({"power_w": [120.0], "power_limit_w": [700.0]}, ""),  # contexts at rest
+    ):
+        unsaid = _audit(61, busy_ratio=[0.0], **signs).contradictions
+        assert [line.split(" (")[0] for line in unsaid] == ([said] if said else [])
+    weak = _audit(61, power_w=[15.0], power_limit_w=[700.0], busy_ratio=[0.9])
+    assert weak.contradictions == ("power says at rest, busy at work (1 GPUs, 1 GPU hours)",)
+    waiting = _audit(61, power_w=[400.0], busy_ratio=[1.0], engine_ratio=[0.99], sm_ratio=[0.01])
+    assert not waiting.contradictions, "a kernel that waits for others keeps the engine busy"
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.2, True), (0.85, True), (1.05, False)])
+def test_counter_and_power_that_differ_for_an_hour_are_a_contradiction(
+    ratio: float, said: bool
+) -> None:
+    counter = [400.0 * ratio * STEP_S * step for step in range(200)]
+    audit = _audit(200, power_w=[400.0], energy_j=counter, busy_ratio=[0.9])
+    assert bool(audit.contradictions) is said
+    (job,) = audit.jobs
+    assert (job.idle_j is None) is said
+    short = _audit(50, power_w=[400.0], energy_j=counter, busy_ratio=[0.9])
+    assert not short.contradictions
 
 
 def test_nothing_of_a_job_joined_by_name_is_measured() -> None:
