@@ -192,9 +192,9 @@ class GpuShift:
     ratio: float
 
     @property
-    def faster(self) -> bool:
-        """Whether a slow GPU is over: what was measured and predicted beside it holds no more.
-        Beside one that became slow that of the others does.
+    def recovered(self) -> bool:
+        """Whether the GPU became faster. Then the lowest clocks and the predicted profile of before
+        rest on a slow GPU and are dropped. After a slowdown those of other GPUs stay valid.
         """
         return self.ratio < 1.0
 

@@ -177,7 +177,7 @@ def test_clocks_are_restored_and_the_budget_holds(cluster: Cluster) -> None:
     worst = worst_w(energy_j, 3.0 * TTL_S, lambda _: None)
     assert worst <= (1.0 + EXCESS_RATIO) * budget_w
     assert not any(cluster.locks_mhz()[len(cluster.locks_mhz()) // 2 :]), "clocks are restored"
-    # Nobody restores a node without a keeper: its clocks hold the power until its next one begins.
+    # Without a keeper nothing restores the node: its clocks stay low until the next keeper starts.
     cluster._agent(NODES[0])
     assert worst_w(energy_j, 6.0, lambda _: None) <= (1.0 + EXCESS_RATIO) * budget_w
     until(lambda: not any(cluster.locks_mhz()), "the next keeper restores no clocks")

@@ -9,7 +9,7 @@ from joulecut_controller.view import NodeView
 
 LOST_S = HOLD_S_DEFAULT  # a silent controller keeps its jobs as long
 AGAIN_S = 60.0  # a link that comes and goes moves no job more often
-LATE_S = 0.5  # of the event loop: twice what one has with 10,000 GPUs, 99 times of 100
+LATE_S = 0.5  # of the event loop: twice its 99th percentile with 10,000 GPUs
 
 
 class Reach:
@@ -21,7 +21,7 @@ class Reach:
         self._until_s: dict[str, float] = {}
 
     def run_late(self, late_s: float) -> None:
-        """The event loop ran what was due so late: from LATE_S on, all counting begins again."""
+        """The event loop was late by so much. From LATE_S on, silent times restart at zero."""
         if late_s >= LATE_S:
             self._since_s.clear()
 

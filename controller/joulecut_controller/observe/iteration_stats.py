@@ -152,7 +152,7 @@ class _Track:
         self.baseline.shift(math.exp(jump), gpu_shift)
         if gpu_shift is not None:
             self.default_paces = GpuPaces()
-            if gpu_shift.faster:
+            if gpu_shift.recovered:
                 self.lowest_mhz = {}
             for referred in self.references.values():
                 referred.reference.forget_effects()

@@ -21,9 +21,9 @@ async def make_board(
     troubles: Mapping[str, str],
     elsewhere: tuple[tuple[float, str], ...],
 ) -> Board:
-    """`done` is what was done since the last board; `troubles` has the error of each key whose last
-    step failed; `elsewhere` are jobs of other controllers. Jobs stand as their last step left them;
-    one that was never seen has no entry.
+    """The board of one pass. `done`: log lines since the last board. `troubles`: errors by key of
+    the loop whose last step failed. `elsewhere`: jobs of other controllers. Each job is shown as of
+    its last step; a job without a step is absent.
     """
     policy = cluster.seen.policy
     said = {key: trouble_text(key, error) for key, error in troubles.items()}

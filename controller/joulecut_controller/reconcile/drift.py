@@ -1,10 +1,10 @@
-"""Differences between what a job's GPUs show and what was asked of them. Pure."""
+"""Compares the clocks and leases that a job's GPUs show with the commands sent. Pure."""
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.reconcile.leases import Holding
 from joulecut_controller.view import GpuView, JobState, View
 
-CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
+CLOCK_TOLERANCE_RATIO = 0.02  # one step of the table (15 MHz) above the command is not drift
 
 
 def as_asked(holding: Holding, job: JobState) -> bool:

@@ -261,8 +261,8 @@ class JobController:
         """Predictions are compared with measurements first, then learn from them."""
         learner, job = self._services.learner, observation.job
         shifted = observation.fresh.gpu_shift
-        anew = shifted is not None and shifted.faster
-        if shifted and not (anew and self._services.predictions.begin_anew(job.workload)):
+        recovered = shifted is not None and shifted.recovered
+        if shifted and not (recovered and self._services.predictions.drop(job.workload)):
             for uuid in shifted.uuids:
                 learner.forget_gpu(job.workload, uuid)
         if examined:

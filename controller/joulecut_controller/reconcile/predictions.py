@@ -128,10 +128,8 @@ class Predictions:
             self._learns = on
             self._fit()
 
-    def begin_anew(self, workload: str) -> bool:
-        """A slow GPU is over: a profile that was predicted beside it is made again at default
-        clocks. False where none was predicted.
-        """
+    def drop(self, workload: str) -> bool:
+        """Drops a predicted profile; it is predicted again at default clocks. False without one."""
         if workload in self._jobs:
             self._jobs[workload].made = None
         return self._learner.drop_predicted(workload)

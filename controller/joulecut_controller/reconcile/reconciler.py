@@ -278,7 +278,7 @@ class Reconciler:
                 self._context.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
 
     def run_late(self, late_s: float) -> None:
-        """The event loop ran what was due so late."""
+        """Records that the event loop was late by so much."""
         self.metrics.lag.add(late_s)
         self._cluster.reach.run_late(late_s)
 

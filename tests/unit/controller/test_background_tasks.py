@@ -86,7 +86,7 @@ def test_a_task_that_fails_is_reported_once_and_holds_up_no_other() -> None:
             await settled(lambda got=got, number=number: got == [number])
             assert not studies.pending(("a", "job"))
         assert said == [(("a", "job"), "ValueError: no figures")]
-        assert len(shown) == 2, "what was computed is shown at once"
+        assert len(shown) == 2, "a finished task makes a board at once"
         await studies.stop()
 
     asyncio.run(go())
