@@ -304,8 +304,9 @@ class Split:
                 epoch_above=epoch_above,
             )
             made = Controller(
-                self.world, self.store, policy, claims=claims, fleet=fleet, frontier=few_points,
+                self.world, self.store, policy, claims=claims, fleet=fleet,
                 power_table=PowerTable(_Session(self, number)),
+                **({} if self.budget_w is None else {"frontier": few_points}),
             )  # fmt: skip
             self.members[number] = made, claims, seat
 
@@ -409,8 +410,8 @@ def test_a_job_of_a_living_controller_moves_after_its_first_baseline(store: Data
 
 @pytest.fixture
 def split(store: DatabaseStore) -> Split:
-    made = Split(drawn(0, 2), store, {"job-0": 1, "job-1": 2})
-    made.run(90)
+    made = Split(drawn(0, 2, shapes=((2, 6),)), store, {"job-0": 1, "job-1": 2})
+    made.run(60)
     assert not any(world.at_default() for world in made.world.worlds)
     return made
 
