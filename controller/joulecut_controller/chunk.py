@@ -31,6 +31,14 @@ def robust(values: Collection[float]) -> tuple[float, float]:
     return middle, DEVIATION_OF_MEDIAN * statistics.median(abs(one - middle) for one in values)
 
 
+def deviation(values: Collection[float]) -> float:
+    """The standard deviation of a sample of two values or more. That of `statistics` adds exact
+    fractions, and takes forty times as long.
+    """
+    middle = statistics.fmean(values)
+    return math.sqrt(math.fsum((one - middle) ** 2 for one in values) / (len(values) - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """One iteration: logarithms of its time in seconds per counted work, and of its inferred work

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from life import Knows, LifeWorld, Lived, Phase, saved_of, slowdown_of
-from worlds import Controller, few_points
+from worlds import Controller, ends
 
 from joulecut_controller.store.database import open_store
 
@@ -29,7 +29,7 @@ def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
 ) -> None:
     world = LifeWorld((TRAIN, EVALUATE), knows=knows, budget=BUDGET, stages=4, microbatches=8)
     store = open_store(f"sqlite:///{tmp_path}/controller.db")
-    controller = Controller(world, store, world.asked(), frontier=few_points)
+    controller = Controller(world, store, world.asked(), frontier=ends)
     controller.run(int(4.5 * PHASE_S))
     store.close()
     first, evaluated, second, again, *_ = stays(world.lived)

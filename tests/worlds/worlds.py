@@ -569,6 +569,13 @@ def few_points(
     return solved_frontier(problem, min(points, 8), granularity, prices=prices)
 
 
+def ends(
+    problem: Problem, _points: int, granularity: Granularity, *, prices: Prices | None
+) -> tuple[Solution, ...]:
+    """Both ends of a frontier, where a story asks only whether there is one."""
+    return solved_frontier(problem, 2, granularity, prices=prices)
+
+
 class Controller:
     """A controller on a world's clock."""
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from joulecut_controller.chunk import Judged
+from joulecut_controller.chunk import Judged, deviation
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.variance import OperationVariance, ratios
@@ -306,14 +306,12 @@ class MeasurementWindow:
         return Window(
             iterations=len(times_s),
             time_mean_s=mean_s,
-            time_sd_s=statistics.stdev(times_s),
+            time_sd_s=deviation(times_s),
             energy_j=None if power_w is None else power_w * mean_s,
             power_w=power_w,
             operation_sd_ratio=operation,
             gpu_sd_ratio=gpu,
-            work_sd_ratio=statistics.stdev(works) / statistics.fmean(works)
-            if len(works) > 1
-            else 0.0,
+            work_sd_ratio=deviation(works) / statistics.fmean(works) if len(works) > 1 else 0.0,
         )
 
     def clocks_mhz(self) -> dict[str, int]:

@@ -343,7 +343,5 @@ class _Predicted:
         return table, {u: mhz for u, mhz in zip(self.uuids, found.mhz, strict=True) if mhz}
 
     def _options(self, time_s: Floats, energy_j: Floats) -> dict[int, ClockOption]:
-        return {
-            clock: ClockOption(clock, float(time_s[i]), float(energy_j[i]))
-            for i, clock in enumerate(self._clocks_mhz)
-        }
+        rows = zip(self._clocks_mhz, time_s.tolist(), energy_j.tolist(), strict=True)
+        return {clock: ClockOption(clock, seconds, joules) for clock, seconds, joules in rows}

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from joulecut_controller.chunk import OUTLIER_RATIO, robust
+from joulecut_controller.chunk import OUTLIER_RATIO, deviation, robust
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import Window
 
@@ -159,7 +159,7 @@ def _window(times_s: Sequence[float]) -> Window | None:
     most_s = OUTLIER_RATIO * statistics.median(times_s)
     usual_s = [time_s for time_s in times_s if time_s <= most_s]
     mean_s = statistics.fmean(usual_s)
-    return Window(len(usual_s), mean_s, statistics.stdev(usual_s), None, None)
+    return Window(len(usual_s), mean_s, deviation(usual_s), None, None)
 
 
 def _differs(one: Window, other: Window) -> bool:
@@ -293,7 +293,7 @@ class Breaker:
         """Drift between windows at default clocks as observed, or a usual value."""
         if len(self._quiet) < QUIET_WINDOWS_MIN:
             return TOLERANCE_RATIO_MIN
-        wander = WANDER_DEVIATIONS * statistics.stdev(self._quiet)
+        wander = WANDER_DEVIATIONS * deviation(self._quiet)
         return min(max(TOLERANCE_RATIO_MIN, wander), TOLERANCE_RATIO_MAX)
 
     def _above(self, full: tuple[float, float], size: int, limit: Limit) -> bool:
