@@ -64,7 +64,7 @@ def _boxes(drawn: Any, prefix: str) -> list[Any]:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=2, max_size=8,
                 unique=True))  # fmt: skip
-@settings(max_examples=20, deadline=None)  # each is drawn
+@settings(max_examples=10, deadline=None)  # each is drawn
 def test_no_label_lies_under_a_mark_or_on_another_label(places: list[tuple[int, int]]) -> None:
     marks = tuple(Mark(f"m{k}", "ours", (float(x), float(y)), label=f"plan {k}")
                   for k, (x, y) in enumerate(places))  # fmt: skip

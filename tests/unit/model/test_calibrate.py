@@ -33,6 +33,7 @@ def measured(system: object, runs: list[Run], noise: float = 0.0) -> list[Measur
     return rows
 
 
+@pytest.mark.nightly  # by day the command does, for fewer rows
 def test_it_predicts_the_runs_of_another_system() -> None:
     other = replace(
         KNOWN, matrix_efficiency=0.6, hbm_efficiency=0.7, scale_up_efficiency=0.6,
