@@ -244,14 +244,14 @@ def _solved(
     rung, held_clocks = state.rung, state.clocks
     answer: Solution | Infeasible = yield _asked(comparison)
     if isinstance(answer, Infeasible):
+        reason = _unmet(inputs, state, comparison, answer)
         if rung.timed and state.late.count:
             # Clocks that follow their marks came late, or timed ones beside iterations that begin
             # irregularly: what changes more rarely may still be on time.
             again_s = inputs.view.now_s + LATE_AGAIN_S
             left = replace(rung, late=rung.granularity, late_until_s=again_s)
             state = replace(state, rung=left, late=Lateness())
-        least_s = comparison.pace.real_s(answer.fastest_s)
-        return _give_back(state, "room", _unmet(inputs, rung, least_s, comparison.promised_s))
+        return _give_back(state, "room", reason)
     again = ""
     if state.suspended:
         comparison, answer, again = yield from _as_before(state, comparison, answer)
@@ -417,14 +417,27 @@ def _dares(
     return late or after.mean_s > max(surely_s, before.mean_s) * (1.0 + FIT_RATIO)
 
 
-def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:
-    """The least possible time, and what would make room."""
-    waits = inputs.job.policy.slo.given_as
+def _unmet(
+    inputs: PlanningInput, state: PlannerState, comparison: Comparison, none: Infeasible
+) -> str:
+    """Why no clocks below the default ones keep the deadline, and what would make room."""
+    rung, promised_s = state.rung, comparison.promised_s
+    known, late = inputs.job.measured.reference, state.late
+    left_s = late.until_s - inputs.view.now_s
+    ran = known.settings.get(late.setting) if known and late.setting and left_s > 0.0 else None
+    if ran and comparison.goal.deadline_s < comparison.pace.modelled_s:
+        # If all clocks missed the model by as much, not even the default ones would be in time.
+        why = (
+            f"clocks tried slow the job by {math.expm1(ran.mean):.1%}, the model says "
+            f"{math.expm1(late.predicted):.1%}; lower ones are tried again in {left_s:.0f} s"
+        )
+    else:  # the edge of the goal, in model seconds, is that of the promise, in real ones
+        least_s = promised_s * none.fastest_s / none.deadline_s
+        why = f"granularity {rung.name} takes {least_s:.4g} s at least"
     finer = "" if rung.granularity == "computation" or not rung.why else f"; {rung.why}"
     return (
-        f"no clocks but the default ones keep {promised_s:.4g} s an iteration: granularity "
-        f"{rung.name} takes {least_s:.4g} s at least (raise {waits}{finer}): "
-        "no change"
+        f"no clocks but the default ones keep {promised_s:.4g} s an iteration: {why} "
+        f"(raise {inputs.job.policy.slo.given_as}{finer}): no change"
     )
 
 

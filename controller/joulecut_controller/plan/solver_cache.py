@@ -158,4 +158,4 @@ class SolverCache:
             return none.with_traceback(None)
         if found.met:
             return found.plan
-        return Infeasible(goal.deadline_s, of(found.spread, jitter.statistic))
+        return Infeasible(found.target_s, of(found.spread, jitter.statistic))

@@ -1,6 +1,7 @@
 """The rule for deadlines and stragglers, against a plain reading of it."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -119,6 +120,19 @@ def test_clocks_that_came_out_late_are_raised_and_not_tried_again_soon() -> None
         replace(asked, running=dict.fromkeys(asked.running, 0), view=much_later), released
     )
     assert forgotten.plan.solution.iteration_time_s > again.plan.solution.iteration_time_s
+
+
+def test_why_no_clocks_keep_the_deadline_does_not_contradict_itself() -> None:
+    """It named a least time below the deadline: that of the default clocks."""
+    first = planned(inputs(slowdown=0.05))
+    asked, state = applied(first, Figure(0.2, 0.001))
+    late = planned(asked, state)
+    released = replace(asked, running=dict.fromkeys(asked.running, 0))
+    for decision in (late, planned(released, late.state)):
+        assert decision.topic == "room"
+        assert re.search(r"clocks tried slow .* by 22.1%, the model says [34]", decision.reason)
+        assert re.search(r"lower ones are tried again in \d+ s", decision.reason)
+        assert "at least" not in decision.reason
 
 
 def test_a_doubtful_slowdown_is_not_late() -> None:
