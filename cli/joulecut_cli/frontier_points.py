@@ -6,7 +6,7 @@ Computed from the job's profile alone, with no cluster: predicted, never measure
 import json
 import time
 from argparse import Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,15 +33,22 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
     job = read(options.job)
     problem = job.problem()
     asked = word or (job.asked(None),)
+    # As text several are compared at a few deadlines; all their points take many times as long.
+    compares = len(asked) > 1 and not options.json
+    draws = picture is not None or not compares
     drawn: dict[Granularity, tuple[Solution, ...]] = {}
+    rows: dict[Granularity, tuple[Solution, ...]] = {}
     began_s = time.perf_counter()
     try:
         with Progress(solving(f"frontier of {options.job.name}")) as progress:
             frontiers, refused = _prepared(job, problem, asked)
-            shared_s = _shared_s(frontiers.values(), options.points)
+            shared_s = _shared_s(frontiers.values(), options.points) if draws else []
             for number, (granularity, frontier) in enumerate(frontiers.items()):
                 advance = partial(_advance, progress, number, len(frontiers))
-                drawn[granularity] = frontier.points(options.points, advance, shared_s)
+                if compares:
+                    rows[granularity] = _compared(frontier, advance)
+                if draws:
+                    drawn[granularity] = frontier.points(options.points, advance, shared_s)
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     seconds = time.perf_counter() - began_s
@@ -53,14 +60,14 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
     prices = given_prices(options)
     least = {
         granularity: _least(frontiers[granularity], points, prices)
-        for granularity, points in drawn.items()
+        for granularity, points in (drawn or rows).items()
     }
     if options.json:
         shown = _json(drawn, seconds, least, prices, several=len(asked) > 1)
         shown |= {"refused": refused} if refused else {}
         print(json.dumps(shown, allow_nan=False, indent=1))
-    elif len(asked) > 1:
-        print("\n".join(_comparison(job, baseline(problem), frontiers, drawn, seconds)))
+    elif compares:
+        print("\n".join(_comparison(job, baseline(problem), rows, seconds)))
         for granularity, why in refused.items():
             print(f"{granularity}: {why}")
     else:
@@ -85,6 +92,17 @@ def _least(solver: Solver, points: Sequence[Solution], prices: Prices) -> Worth:
 def _advance(progress: Progress, number: int, of: int, done: int, points: int) -> None:
     """Points of all frontiers together."""
     progress.advance(number * points + done, of * points)
+
+
+def _compared(frontier: Solver, progress: Callable[[int, int], None]) -> tuple[Solution, ...]:
+    """The plans at the slowdowns of the comparison, from the least that the granularity allows."""
+    fastest_s, found = baseline(frontier.problem).iteration_time_s, list[Solution]()
+    for number, slowdown in enumerate(COMPARED):
+        deadline_s = fastest_s * (1 + slowdown)
+        if deadline_s >= frontier.fastest_s:
+            found.append(frontier.at(Goal(deadline_s)))
+        progress(number + 1, len(COMPARED))
+    return tuple(found)
 
 
 def _shared_s(frontiers: Collection[Solver], points: int) -> list[float]:
@@ -171,25 +189,23 @@ def _text(
 def _comparison(
     job: JobFile,
     fastest: Solution,
-    frontiers: Mapping[Granularity, Solver],
-    drawn: Mapping[Granularity, Sequence[Solution]],
+    found: Mapping[Granularity, Sequence[Solution]],
     seconds: float,
 ) -> list[str]:
     """What each granularity saves within the same slowdowns, and what none can exceed."""
-    head = ["at most slower", *frontiers, "no plan saves more than"]
+    head = ["at most slower", *found, "no plan saves more than"]
     rows = []
-    for slowdown in COMPARED:
-        goal = Goal(fastest.iteration_time_s * (1 + slowdown))
-        found = [_within(frontier, goal) for frontier in frontiers.values()]
-        bound_j = max(s.lower_bound_j for s in found if s and s.bound_granularity == "computation")
-        cells = [_saved(fastest, None if s is None else s.energy_j) for s in found]
+    for number, slowdown in enumerate(COMPARED):
+        at = number - len(COMPARED)  # a granularity with a slower fastest plan has the last rows
+        row = [points[at] if -at <= len(points) else None for points in found.values()]
+        bound_j = max(s.lower_bound_j for s in row if s and s.bound_granularity == "computation")
+        cells = [_saved(fastest, None if s is None else s.energy_j) for s in row]
         rows.append([figures.percent(slowdown), *cells, _saved(fastest, bound_j)])
-    ends = [
-        f"{granularity}: {len(points)} points from {figures.seconds(points[0].iteration_time_s)} "
-        f"to {figures.seconds(points[-1].iteration_time_s)}, "
-        f"gap at most {max(point.gap for point in points) * 100:.2f} %"
-        for granularity, points in drawn.items()
-    ]
+    gaps = (
+        f"{granularity} {max(point.gap for point in points) * 100:.2f} %"
+        for granularity, points in found.items()
+        if points
+    )
     return [
         *job.title(ALL),
         f"baseline {figures.seconds(fastest.iteration_time_s)}, {figures.joules(fastest.energy_j)}",
@@ -197,8 +213,8 @@ def _comparison(
         "saved by clocks that change",
         *figures.table(head, rows, frozenset(head)),
         "",
-        *ends,
-        f"solved in {seconds:.2f} s",
+        f"gap at most: {', '.join(gaps)}",
+        f"solved in {seconds:.2f} s; --json and --plot have all points",
         *_left_out(job),
     ]
 
@@ -206,10 +222,6 @@ def _comparison(
 def _left_out(job: JobFile) -> list[str]:
     left_out = job.left_out("jitter")
     return [left_out] if left_out else []
-
-
-def _within(frontier: Solver, goal: Goal) -> Solution | None:
-    return frontier.at(goal) if goal.deadline_s >= frontier.fastest_s else None
 
 
 def _saved(fastest: Solution, energy_j: float | None) -> str:
