@@ -37,7 +37,6 @@ from joulecut_controller.plan.goal import (
 )
 from joulecut_controller.plan.granularity import (
     LATE_AGAIN_S,
-    Rung,
     rung_of,
     shortest_s,
     stretches_s,
