@@ -15,11 +15,12 @@ job that was never measured. Its recommended saving is compared with what these 
 plant. Then the job is enforced for LIFE_S: in windows of ten iterations, with the share of what the
 best clock per GPU saves. A window is over if it is more than a point above the budget.
 
-Memory: the forest, and the predicted profiles, predictions and samples of 1,000 jobs.
+Memory: all that is kept of 1,000 predicted jobs, each bound met.
 """
 
 import argparse
 import csv
+import pickle
 import random
 import statistics
 import sys
@@ -50,18 +51,17 @@ from joulecut_controller.known_jobs import KNOWN_KEPT, NAME, encoded
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.predicted import DefaultWorks, Prediction
 from joulecut_controller.policy.policy import ClockPolicy, Mode, Policy, PredictPolicy
-from joulecut_controller.reconcile.predictions import POSSIBLE_MAX
+from joulecut_controller.reconcile.predictions import prediction
 from joulecut_controller.store.database import open_store
+from joulecut_controller.view import GpuView
 from joulecut_engine.estimate.correction import fit_profile
 from joulecut_engine.estimate.estimator import NOMINAL, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
     FORM_HALF,
     LOWEST_RATIO,
-    ClockShares,
     Counters,
     DefaultWork,
-    FromOtherJobs,
     KnownJob,
     OtherJobs,
     Prior,
@@ -72,7 +72,7 @@ from joulecut_engine.estimate.other_jobs import (
 from joulecut_engine.estimate.sample_window import CELLS_MAX, READINGS_MAX
 from joulecut_engine.graph.pipeline import KINDS, Profile
 from joulecut_sim.plant import Noise
-from joulecut_wire.messages import GpuSnapshot
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 Floats = NDArray[np.float64]
 CARD = "NVIDIA A100-SXM4-80GB"
@@ -297,6 +297,7 @@ JOB_SHARES = (0.35, 0.97)  # of the time of other jobs on the card; of `drawn.CL
 BUDGET = 0.05
 LIFE_S = 150  # of enforcement: at 0.1 to 0.4 s an iteration some 40 to 120 windows
 WINDOW = 10  # iterations
+JOBS, FITTED = 1000, 8  # whose memory is measured; of them fitted
 GOOD = 0.8  # of the best
 
 
@@ -476,29 +477,50 @@ def drawn_table(jobs: int, first: int) -> Iterator[str]:
         )
 
 
-def memory(jobs: int = 1000, stages: int = 8) -> str:
-    """What all that is bounded takes at its bound."""
-    clocks = tuple(range(210, 1411, 15))
-    tracemalloc.start()
+def memory(jobs: int = JOBS, stages: int = 8) -> float:
+    """MiB of all that is kept of predicted jobs, with their clocks asked and each bound met.
+
+    All stages differ in their work. The profiles of the first FITTED jobs are fitted; the others
+    hold copies, since a fit takes a second.
+    """
     known = [one for seed in range(KNOWN_KEPT // (2 * OTHERS)) for one in others(seed)]
-    model, estimator, made = OtherJobs(known), OnlineEstimator({}), []
-    work = DefaultWork(CARD, 1410, 1410, 0.01, 400.0)
-    for number in range(jobs):
-        works = {(stage, kind): replace(work) for stage in range(stages) for kind in KINDS}
-        possible = tuple(
-            FromOtherJobs(works, dict.fromkeys(KINDS, ClockShares(0.7, 0.3)), clocks, model.voltage)
-            for _ in range(POSSIBLE_MAX + 1)
-        )
-        made.append(Prediction(DefaultWorks(works, 90.0, True), possible[0], possible[1:], ""))
-        profile = made[-1].profile(sure=True)
-        estimator.add_predicted(str(number), profile, fit_profile(str(number), profile))
+    model = OtherJobs(known)
+    sku = DrawnWorld(1).sku
+    gpu = GpuView(GpuDescription("GPU", 0, sku.model, sku.clocks_mhz), "", "", None, 0.0)
+    counters, top_mhz = known[0].counters, sku.clocks_mhz[-1]
+
+    def predicted(job: int) -> Prediction:
+        works = {
+            (stage, kind): DefaultWork(
+                sku.model, top_mhz, top_mhz, 0.01 + 1e-4 * stage + 1e-6 * job, 400.0 - stage
+            )
+            for stage in range(stages)
+            for kind in KINDS
+        }
+        return prediction(model, DefaultWorks(works, 90.0, True), counters, [gpu])
+
+    fitted = []
+    for job in range(FITTED):
+        profile = predicted(job).profile(sure=True)
+        fitted.append(pickle.dumps((profile, fit_profile("", profile))))
+    tracemalloc.start()
+    estimator, made = OnlineEstimator({}), []
+    for job in range(jobs):
+        made.append(predicted(job))
+        profile, curves = pickle.loads(fitted[job % FITTED])
+        curves = {replace(work, workload=str(job)): curve for work, curve in curves.items()}
+        estimator.add_predicted(str(job), profile, curves)
+        for work in curves:
+            subject = Subject(work.workload, "", work.stage, work.kind)
+            for asked in (sku.clocks_mhz, (top_mhz,), sku.clocks_mhz[-2:-1]):
+                estimator.predict(subject, asked)
     for number in range(CELLS_MAX):
         subject = Subject(str(number % jobs), f"GPU-{number}", number % stages, "forward")
         for _ in range(READINGS_MAX):
-            estimator.learn((Sample(subject, 1410, 0.01, 400.0),))
-    mib = tracemalloc.get_traced_memory()[0] / 2**20
+            estimator.learn((Sample(subject, top_mhz, 0.01, 400.0),))
+    kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    return f"\nMemory at {jobs:,} jobs of {stages} stages, {len(known)} rows known: {mib:.0f} MiB"
+    return (kept + len(pickle.dumps((known, model)))) / 2**20  # trees are not Python's memory
 
 
 def main() -> int:
@@ -518,7 +540,7 @@ def main() -> int:
     else:
         print(f"no {APPLICATIONS_AT}: the public sweeps are left out")
     print("\n".join(drawn_table(given.jobs, given.first_seed)), flush=True)
-    print(memory())
+    print(f"\nMemory of {JOBS:,} jobs of eight stages: {memory():.0f} MiB")
     return 0
 
 

@@ -106,11 +106,13 @@ def recommending(store: DatabaseStore, world: UnprofiledWorld) -> Controller:
 
 
 @pytest.mark.parametrize("detailed", [True, False])
-def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
+def test_a_dry_run_without_profile_and_keeper_has_a_plan_a_band_and_a_frontier(
     store: DatabaseStore, detailed: bool
 ) -> None:
     world = UnprofiledWorld(stages=4, microbatches=8)
     world.detailed = detailed
+    for agent in world.agents.values():
+        agent.controllable = False
     policy = world.unprofiled("recommend")
     controller = Controller(world, store, policy, frontier=few_points)
     controller.run(2)
@@ -118,7 +120,8 @@ def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
     job = controller.job
     assert state_of(job) == "recommended"
     assert job.decision.predicted_from.startswith("predicted from other jobs: public sweeps alone")
-    assert "predicted from other jobs" in next_step(job)
+    assert next_step(job).startswith(job.decision.predicted_from)
+    assert "not controllable" in next_step(job)
     assert job.decision.reason.startswith(job.decision.predicted_from)
     made = job.decision.forecast
     assert made.band.saved_low_ratio < made.saved_ratio < made.band.saved_high_ratio

