@@ -481,10 +481,10 @@ def memory(jobs: int = JOBS, stages: int = 8) -> float:
     """MiB of all that is kept of predicted jobs, with their clocks asked and each bound met.
 
     All stages differ in their work. The profiles of the first FITTED jobs are fitted; the others
-    hold copies, since a fit takes a second.
+    hold copies, since a fit takes a second. Predictions keep no forest, and are made without one.
     """
     known = [one for seed in range(KNOWN_KEPT // (2 * OTHERS)) for one in others(seed)]
-    model = OtherJobs(known)
+    forest, prior = OtherJobs(known), OtherJobs(known, learns=False)
     sku = DrawnWorld(1).sku
     gpu = GpuView(GpuDescription("GPU", 0, sku.model, sku.clocks_mhz), "", "", None, 0.0)
     counters, top_mhz = known[0].counters, sku.clocks_mhz[-1]
@@ -497,7 +497,7 @@ def memory(jobs: int = JOBS, stages: int = 8) -> float:
             for stage in range(stages)
             for kind in KINDS
         }
-        return prediction(model, DefaultWorks(works, 90.0, True), counters, [gpu])
+        return prediction(prior, DefaultWorks(works, 90.0, True), counters, [gpu])
 
     fitted = []
     for job in range(FITTED):
@@ -520,7 +520,7 @@ def memory(jobs: int = JOBS, stages: int = 8) -> float:
             estimator.learn((Sample(subject, top_mhz, 0.01, 400.0),))
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    return (kept + len(pickle.dumps((known, model)))) / 2**20  # trees are not Python's memory
+    return (kept + len(pickle.dumps((known, forest)))) / 2**20  # trees are not Python's memory
 
 
 def main() -> int:
