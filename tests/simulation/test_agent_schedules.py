@@ -1,4 +1,4 @@
-"""Clock programs through real processes: on simulated GPUs, and over the NVML binding."""
+"""Clock programs through real processes, over the NVML binding."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ Mark = tuple[str, str, int, int]  # begin or end, kind, microbatch, iteration
 
 @dataclass
 class Site:
-    """A node of either kind, and the highest clock that each of its GPUs is locked to (0: none)."""
+    """A node, and the highest clock that each of its GPUs is locked to (0: none)."""
 
     node: RunningAgent
     locked_mhz: Callable[[], list[int]]
@@ -79,25 +79,12 @@ class Site:
         eventually(f"locked to {mhz}", there)
 
 
-def _simulated(stack: ExitStack) -> Site:
-    node = stack.enter_context(RunningAgent(cards=2))
-    return Site(
-        node,
-        lambda: [node.gpus.asked_mhz(n)[1] for n in range(2)],
-        lambda gpu, ratio: node.gpus.put(gpu, load_ratio=ratio),
-    )
-
-
-def _nvml(stack: ExitStack) -> Site:
-    fake = stack.enter_context(fake_driver(2))
-    node = stack.enter_context(agent_on(fake))
-    return Site(node, lambda: [lock[1] if lock else 0 for lock in fake.locks()], fake.set_load)
-
-
-@pytest.fixture(params=[_simulated, _nvml], ids=["simulated", "nvml"])
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+@pytest.fixture
+def site() -> Iterator[Site]:
     with ExitStack() as stack:
-        made: Site = request.param(stack)
+        fake = stack.enter_context(fake_driver(2))
+        node = stack.enter_context(agent_on(fake))
+        made = Site(node, lambda: [lock[1] if lock else 0 for lock in fake.locks()], fake.set_load)
         stack.callback(made.close)
         made.begin()
         yield made
@@ -150,22 +137,6 @@ def test_the_end_of_the_lease_or_of_a_process_ends_the_schedule(site: Site) -> N
     job.mark("begin", "forward", 0, 3)
     assert site.node.kill(signal.SIGTERM) == 0
     assert site.locked_mhz() == [0, 0]
-
-
-def test_a_silent_job_rests_at_the_highest_clock_and_is_no_drift(site: Site) -> None:
-    site.load(0, 1.0)
-    assert site.order(0)[0].accepted
-    job = site.reporter(0)
-    for iteration in range(1, 4):
-        job.mark("begin", "forward", 0, iteration)
-        time.sleep(0.2)
-    site.becomes(site.low, 0, marks=[(job, ("begin", "forward", 0, 3))])
-    site.becomes(site.high, 0)
-    eventually("counted", lambda: _steps(site, "rested") >= 1.0)
-    site.becomes(site.low, 0, marks=[(job, ("begin", "forward", 0, 4))])
-    site.becomes(site.high, 0, marks=[(job, ("end", "backward", 0, 4))])
-    assert site.node.gpu().drift == ""
-    assert site.node.gpu().lease is not None
 
 
 def test_timed_steps_follow_the_reports_of_iterations(site: Site) -> None:
