@@ -556,16 +556,27 @@ class Keeper:
         again = pending is not None and pending.again
         limited = held.power_mw > 0 or uuid in self._journal.kept_mw
         failure, power = "", ""
+
+        def undo_limit() -> None:
+            nonlocal power
+            if limited or self._limits.may_come_late(uuid):
+                power = self._limits.undo_power(
+                    uuid, restore.power, gpu.kept_power_mw, only_late=again or not limited
+                )
+
+        def reset_clocks() -> None:
+            if held.max_mhz and not gpu.left:
+                self._limits.reset_clocks(uuid)
+
+        # Default clocks draw more: a kept limit is in force before them. But a limit call that
+        # hangs keeps a second call of this GPU waiting, so clocks come first after a failure.
+        calls = (undo_limit, reset_clocks)
+        first, second = reversed(calls) if pending and pending.failures else calls
         try:
-            # Default clocks draw more: a kept limit is in force before them.
             try:
-                if limited or self._limits.may_come_late(uuid):
-                    power = self._limits.undo_power(
-                        uuid, restore.power, gpu.kept_power_mw, only_late=again or not limited
-                    )
+                first()
             finally:
-                if held.max_mhz and not gpu.left:
-                    self._limits.reset_clocks(uuid)
+                second()
         except DeviceError as error:
             failure = f"{error}; will retry"
         self.state = lease.restore_finished(self.state, uuid, not failure, time.monotonic())

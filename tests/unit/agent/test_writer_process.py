@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 from held_clock import HeldClock
+from keeper_board import FREE
+from keeper_requests import apply_of
 
 from joulecut_agent import driver_process
+from joulecut_agent.keeper import keeper as keeper_module
 from joulecut_agent.keeper import writer_process as module
+from joulecut_agent.keeper.keeper import Keeper
+from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.keeper.writer_process import WriterProcess
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unanswered
 
@@ -71,8 +76,23 @@ class Board:
         """Nothing to close."""
 
 
+class LimitedBoard(Board):
+    """One that takes power limits."""
+
+    def uuids(self) -> tuple[str, ...]:
+        return ("a",)
+
+    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
+        path = self._folder / f"limit-{uuid}"
+        return 100_000, 400_000, int(path.read_text()) if path.exists() else 300_000
+
+    def limit_power(self, uuid: str, limit_mw: int) -> None:
+        self._sleep(f"limit of {uuid}")
+        (self._folder / f"limit-{uuid}").write_text(str(limit_mw))
+
+
 def _slow(folder: Path, what: str, seconds: float = ENDLESS_S) -> None:
-    """`what` is `open` or a GPU."""
+    """`what` is `open`, a GPU, or the `limit of` one."""
     (folder / f"slow-{what}").write_text(str(seconds))
 
 
@@ -354,6 +374,38 @@ def test_what_is_overdue_blocks_its_own_gpu_and_its_late_answer_counts(
     assert _done(lambda: _buries(writer))
     assert _gone(first), "it answered late, and one child is enough"
     assert not _gone(second)
+
+
+def test_a_limit_call_that_hangs_does_not_keep_the_clocks_from_their_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
+) -> None:
+    """The lower limit goes first, so that the hung call holds up the reset; then the reset does."""
+    monkeypatch.setattr(keeper_module, "time", clock)
+    for name in ("OVERDUE_S", "OVERDUE_AGAIN_S", "OPEN_WAIT_S"):
+        monkeypatch.setattr(module, name, PATIENCE_S)
+    writer = WriterProcess(lambda: LimitedBoard(tmp_path))
+    keeper, limit, locked = Keeper(Settings(str(tmp_path), FREE), writer), "limit-a", "locked-a"
+    for generation, power_w, above in ((1, 200, False), (2, 280, True)):
+        clocks, power_mw = {"a": (0, 900)}, {"a": 1000 * power_w}
+        asked = apply_of(1, "j", generation, 10.0, clocks, power_mw, keep=not above, above=above)
+        assert keeper.handle(generation, asked).slots[0].accepted
+    assert (tmp_path / locked).exists()
+    _slow(tmp_path, "limit of a")
+    clock.pass_s(10.0)
+    with _hanging("OVERDUE_S", "OVERDUE_AGAIN_S"):
+        keeper.tick()
+        assert (tmp_path / locked).exists()
+        for _ in range(20):
+            clock.pass_s(0.5)
+            keeper.tick()
+    assert not (tmp_path / locked).exists(), "ten seconds after its lease"
+    assert (tmp_path / limit).read_text() == "280000"
+    (tmp_path / "slow-limit of a").unlink()
+    for _ in range(2):
+        clock.pass_s(driver_process.BACKOFF_S_MAX)
+        keeper.tick()
+    assert _until(lambda: (tmp_path / limit).read_text() == "200000")
+    writer.close()
 
 
 @pytest.mark.parametrize("what", ["descriptors", "processes"])
