@@ -116,7 +116,7 @@ def run(
 ) -> Found:
     """One job under control, from its baseline to `iterations` under its plan."""
     began_s = time.perf_counter()
-    timing = Timing(lost_ratio=lost, marked=True)
+    timing = Timing(lost_ratio=lost)
     quiet = Noise(operation=noise, gpu_time=0.0, gpu_power=0.0)
     shape = {"card": card, "stages": STAGES, "microbatches": count, "scale": scale}
     world = TimedWorld(timing, noise=quiet, **shape)

@@ -11,19 +11,10 @@ from joulecut_cli import figures
 from joulecut_cli.jobfile import JobFile
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Operation
-from joulecut_engine.optimize.change_timing import (
-    LATENCIES_MIN,
-    NO_MARKS,
-    STRETCH_S_MIN,
-    changes_of,
-)
+from joulecut_engine.optimize.change_timing import changes_of
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
-# A running job gets what its evidence carries; it rarely has marks and operations this long.
-RUNNING = (
-    f"a running job gets changes: {NO_MARKS}, and operations of {LATENCIES_MIN:g} set latencies "
-    f"({STRETCH_S_MIN:g} s and more); for its plan --granularity changes"
-)
+RUNNING = "a running job gets a few changes of clocks an iteration: --granularity changes"
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 

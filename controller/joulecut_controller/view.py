@@ -48,7 +48,6 @@ class NodeView:
     keeps_power_limits: bool = False  # whether a power limit can outlive its lease there
     limits_above_kept: bool = False  # whether one can stand above a kept one as long as its lease
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
-    marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     lowers_unused: bool = False  # whether it ends the lease of an unused GPU at its first work
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
     other_term: int = 0  # the newest it has followed, where no controller of our store began it

@@ -8,7 +8,6 @@ from held_out import held_out, run_while, until_held_out, windows
 from timed_agents import TimedWorld, Timing
 from worlds import Controller, World
 
-from joulecut_agent.control.mark_schedule import MarkSchedule
 from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Policy, Slo, Verify
 from joulecut_controller.ports import Store
@@ -70,32 +69,6 @@ def test_nothing_is_slower_and_several_percent_are_saved(
     assert not any(map(world._steps_of, world.uuids))  # not at once
     controller.run(WAIT_PASSES)
     assert any(map(world._steps_of, world.uuids))
-
-
-def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> None:
-    """Through the agent's own schedules, which follow marks; where marks end, changes are timed."""
-    noise = Noise(operation=0.002, gpu_time=0.0, gpu_power=0.0)
-    shape = {"stages": 3, "microbatches": 6, "scale": 4.0}
-    world = TimedWorld(Timing(marked=True), noise=noise, **shape)
-    controller = Controller(world, store, policy_of(world, 0.02), interval_s=5.0)
-    controller.run(PASSES, until=lambda: controller.job.applied is not None)
-    controller.run(25)
-    controller.run(40, until=lambda: controller.job.applied is not None)  # no default window
-    controller.run(8)
-    plan, base, now = (
-        controller.job.applied,
-        controller.job.view.measured.baseline,
-        controller.job.view,
-    )
-    assert plan.granularity == "computation"
-    assert any(isinstance(gpu.schedule, MarkSchedule) for gpu in world.timed_gpus.values())
-    assert now.measured.current.time_mean_s <= base.time_mean_s * 1.023
-    assert 1.0 - now.measured.current.energy_j / base.energy_j >= 0.9 * plan.forecast.saved_ratio
-    world.timing = replace(world.timing, marked=False)
-    controller.run(12)
-    controller.run(40, until=lambda: controller.job.applied is not None)  # no default window
-    assert controller.job.applied.granularity == "changes"
-    assert "marks" in controller.job.applied.granularity_why
 
 
 def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore) -> None:

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from worlds import World
 
 from joulecut_agent.control.iteration_clock import IterationClock
-from joulecut_agent.control.mark_schedule import MarkSchedule
 from joulecut_agent.control.timed_schedule import SetLatencies, TimedSchedule
 from joulecut_wire.messages import Command, IterationTiming, Result, Setting
-from joulecut_wire.reports import Mark
 
 SOON_S = 1e-3  # an agent's thread does not wake up twice within
 
@@ -23,13 +21,12 @@ SOON_S = 1e-3  # an agent's thread does not wake up twice within
 @dataclass(frozen=True)
 class Timing:
     """Set latency as mean and half width of a uniform draw, the deviation of starts, and the
-    share of starts that is lost. `marked`: the job marks its operations."""
+    share of starts that is lost."""
 
     latency_s: float = 0.02
     latency_half_s: float = 0.01
     start_sd_s: float = 0.002
     lost_ratio: float = 0.0
-    marked: bool = False
 
     @property
     def latencies(self) -> SetLatencies:
@@ -45,7 +42,7 @@ class Gpu:
     dice: random.Random
     timing: Timing
     starts: IterationClock = field(default_factory=IterationClock)
-    schedule: TimedSchedule | MarkSchedule | None = None
+    schedule: TimedSchedule | None = None
     rest_mhz: int = 0
     asked_mhz: int = 0
     next_s: float = math.inf
@@ -53,8 +50,6 @@ class Gpu:
 
     def apply(self, setting: Setting, now_s: float) -> None:
         self.schedule = TimedSchedule(setting) if setting.timed_steps else None
-        if setting.clock_schedule:
-            self.schedule = MarkSchedule(setting, now_s)
         self.rest_mhz = setting.clock_max_mhz
         self.changes = [(at_s, mhz) for at_s, mhz in self.changes if at_s <= now_s][-1:]
         self._send(self.rest_mhz, now_s)
@@ -74,13 +69,6 @@ class Gpu:
         if self.schedule is not None:
             self._look(now_s + late_s)
 
-    def mark(self, mark: Mark, now_s: float) -> None:
-        """An operation begins."""
-        if isinstance(self.schedule, MarkSchedule):
-            self.clock(now_s)
-            self.schedule.mark(mark, now_s)
-            self._look(now_s)
-
     def clock(self, at_s: float) -> tuple[int, float]:
         """The clock in effect, and until when that certainly stays. Time never goes back."""
         while self.next_s <= at_s:
@@ -93,10 +81,7 @@ class Gpu:
 
     def _look(self, now_s: float) -> None:
         assert self.schedule is not None
-        if isinstance(self.schedule, MarkSchedule):
-            due = self.schedule.due(now_s, self.timing.latencies.raise_ahead_s)
-        else:
-            due = self.schedule.due(self.starts.prediction(), self.timing.latencies, now_s)
+        due = self.schedule.due(self.starts.prediction(), self.timing.latencies, now_s)
         if due.clock_mhz != self.asked_mhz:
             self._send(due.clock_mhz, now_s)
         self.next_s = max(due.next_s, now_s + SOON_S)
@@ -140,13 +125,6 @@ class TimedWorld(World):
             gpu.begin(self._number, self.now_s)
         super()._begin()
 
-    def _begun(self, stage: int, step: int, at_s: float) -> None:
-        if self.timing.marked:
-            uuid, at = self.uuids[stage], self.plant.steps[step]
-            work = (at.instruction, stage, at.microbatch, self._number)
-            mark = Mark(1, self.job, uuid, "begin", *work, 0)
-            self.timed_gpus[uuid].mark(mark, self.now_s + at_s)
-
     def _clock(self, stage: int, at_s: float) -> tuple[float, float]:
         uuid = self.uuids[stage]
         if not self._steps_of(uuid):
@@ -166,5 +144,4 @@ class TimedWorld(World):
             starts.jitter_s,
             starts.starts_per_minute(self.now_s),
             starts.missed_ratio,
-            marked=self.timing.marked,
         )

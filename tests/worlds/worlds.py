@@ -49,7 +49,6 @@ from joulecut_wire.messages import (
     Lease,
     OperationReport,
     Result,
-    ScheduleStep,
     TimedStep,
 )
 
@@ -132,7 +131,7 @@ class World:
         self.pipeline = Pipeline("1f1b", stages, microbatches)
         self.scale = scale
         self.timed, self.start_jitter_s, self.missed_ratio = timed, 0.002, 0.0
-        self.steps: dict[str, tuple[TimedStep | ScheduleStep, ...]] = {}
+        self.steps: dict[str, tuple[TimedStep, ...]] = {}
         self.plant = Plant(
             [self.sku] * stages, microbatches, time_scale=self.scale, noise=noise, seed=seed
         )
@@ -289,7 +288,7 @@ class World:
         limits_w = self.limits_w()
         if any(map(self._steps_of, self.uuids)):
             limits = tuple(limits_w[u] for u in self.uuids)
-            run = Execution(self.plant, limits_w=limits, begun=self._begun)
+            run = Execution(self.plant, limits_w=limits)
             run.advance(math.inf, self._clock)
             self._current = run.iteration()
         else:
@@ -302,10 +301,7 @@ class World:
         self._duration_s = max(own_s, self.peer_s)
         self._began_s, self._ends_s = self.now_s, self.now_s + self._duration_s
 
-    def _begun(self, stage: int, step: int, at_s: float) -> None:
-        """An operation begins: the job marks it."""
-
-    def _steps_of(self, uuid: str) -> tuple[TimedStep | ScheduleStep, ...]:
+    def _steps_of(self, uuid: str) -> tuple[TimedStep, ...]:
         """The clock changes of an iteration, as long as their lease is held."""
         held = any(uuid in agent.leases for agent in self.agents.values())
         return self.steps.get(uuid, ()) if held else ()
@@ -359,7 +355,6 @@ class World:
                 stopped=agent.stopped, keeps_power_limits=agent.keeps, claimed=agent.claimed,
                 limits_above_kept=agent.keeps,
                 timed_steps_max=64 if self.timed else 0,
-                marked_steps_max=512 if self.timed else 0,
                 lowers_unused=agent.lowers_unused,
             )  # fmt: skip
             nodes.append(known)
@@ -462,9 +457,8 @@ class World:
         if reason:
             return tuple(Result(s.uuid, accepted=False, reason=reason) for s in command.settings)
         for setting in command.settings:
-            changes = (*setting.timed_steps, *setting.clock_schedule)
             low_mhz = setting.unused_clock_mhz if agent.lowers_unused else 0
-            lowest = min((step.clock_max_mhz for step in changes), default=low_mhz)
+            lowest = min((step.clock_max_mhz for step in setting.timed_steps), default=low_mhz)
             lease = Lease(
                 command.job,
                 command.epoch,
@@ -475,7 +469,7 @@ class World:
                 clock_lowest_mhz=lowest,
                 power_limit_w=setting.power_limit_w,
             )
-            self.steps[setting.uuid] = changes
+            self.steps[setting.uuid] = setting.timed_steps
             self.unused_mhz[setting.uuid] = low_mhz
             if not low_mhz:
                 del self.unused_mhz[setting.uuid]

@@ -281,7 +281,6 @@ class GrpcFleet:
                     keeps_power_limits=known.keeps_power_limits if known else False,
                     limits_above_kept=known.limits_above_kept if known else False,
                     timed_steps_max=known.timed_steps_max if known else 0,
-                    marked_steps_max=known.schedule_steps_max if known else 0,
                     lowers_unused=known.lowers_unused if known else False,
                     quarantine=agent.quarantine,
                     conflict=self.owners.conflicts(agent.address),

@@ -42,10 +42,10 @@ from joulecut_controller.view import (
     PipelineTrace,
     StageLoad,
 )
-from joulecut_wire.messages import ScheduleStep, TimedStep
+from joulecut_wire.messages import TimedStep
 
 # By GPU: changes of its clock within an iteration, or a fixed power limit in watts.
-Schedule = tuple[tuple[str, tuple[TimedStep | ScheduleStep, ...] | float], ...]
+Schedule = tuple[tuple[str, tuple[TimedStep, ...] | float], ...]
 
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
 PENDING_MAX = 1024  # closed iterations whose clocks no snapshot has confirmed yet

@@ -7,7 +7,7 @@ from joulecut_controller.plan.clock_reason import sentence_of
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.plan import Action, ClockReason, verb_of
-from joulecut_controller.plan.steps import Marks, Steps
+from joulecut_controller.plan.steps import Steps
 from joulecut_controller.view import JobState
 
 
@@ -17,13 +17,12 @@ def actions_for(
     running: Mapping[str, int],
     *,
     steps: Sequence[Steps],
-    marks: Sequence[Marks],
     reasons: Sequence[tuple[ClockReason, ...]],
 ) -> tuple[Action, ...]:
     """One action per GPU, by stage. `running` maps GPUs to the clock their lease allows (0:
     none). A GPU that should run at its default clock gets no lock: `clear`, or `hold`
-    without a clock where none is in force. Changes within an iteration (`steps` at times, `marks`
-    in their place) and `reasons` are by stage, as the costs' graph counts them.
+    without a clock where none is in force. Changes within an iteration (`steps`)
+    and `reasons` are by stage, as the costs' graph counts them.
     """
     actions = []
     for stage, uuids in enumerate(costs.gpus):
@@ -35,10 +34,6 @@ def actions_for(
                 replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))
                 for step in steps[stage]
             )
-            own_marks = tuple(
-                replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))
-                for step in marks[stage]
-            )
             # The highest that a GPU needs within an iteration.
             asked_mhz = costs.clock_of(uuid, stage_mhz[-1])
             reason = why
@@ -47,9 +42,9 @@ def actions_for(
                 reason = f"{faster:.1%} faster than its slowest GPU at {stage_mhz[-1]} MHz; {why}"
             now_mhz = running.get(uuid, 0) or default_mhz
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
-            if own_steps or own_marks:  # under a lease, whatever its highest clock
+            if own_steps:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
-            actions.append(Action(uuid, stage, verb, clock_mhz, reason, own_steps, own_marks))
+            actions.append(Action(uuid, stage, verb, clock_mhz, reason, own_steps))
     return tuple(actions)
 
 

@@ -20,9 +20,8 @@ def clock_reasons(
     """By stage of the costs' graph. `min_mhz` is the policy's lowest clock; `held_back`: lower
     clocks wait for the dwell."""
     problem = comparison.costs.problem
-    in_order = comparison.granularity != "computation"
     found: list[list[ClockReason]] = [[] for _ in problem.graph.order]
-    for one in stretches_of(problem, after.options, comparison.goal, in_order=in_order):
+    for one in stretches_of(problem, after.options, comparison.goal):
         binds, why = _why_not_lower(one, comparison, after, min_mhz, held_back=held_back)
         found[one.stage].append(
             ClockReason(

@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from joulecut_controller.view import GpuView, JobState, NodeView, View
-from joulecut_engine.graph.pipeline import KINDS, Granularity
-from joulecut_engine.graph.shape import kinds_of
-from joulecut_engine.optimize.change_timing import (
-    LATENCIES_MIN,
-    NO_MARKS,
-    STRETCH_S_MIN,
-    STRETCHES_MIN,
-)
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.change_timing import STRETCH_S_MIN, STRETCHES_MIN
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_wire.messages import IterationTiming
 
@@ -37,24 +31,23 @@ STRETCH_STEP = 1.25  # stretches are asked for in steps of this
 # growing, and each step would ask for another solve before the one under way has ended.
 STRETCH_GROWTH = 1.5
 MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
-OPERATION_MARGIN = 1.2  # of the shortest operation, until clocks per operation are in use
 LATE_AGAIN_S = 3600.0  # a try runs late until it is measured
 AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried again
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A granularity in use. `why` says why it is none of the finer ones that are allowed.
+    """A granularity in use: one clock per GPU, or changes. `why` says why it is not changes where
+    they are allowed.
 
-    `left_s` is when a finer one was left for lack of evidence. `late` and any finer one were left
-    until `late_until_s`, because their changes came late and left no room within the deadline.
+    `left_s` is when changes were left for lack of evidence. Where they came late and left no room
+    within the deadline, they are left until `late_until_s`.
     """
 
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES
     why: str = ""
     left_s: float = -math.inf
-    late: Granularity = "computation"
     late_until_s: float = -math.inf
 
     @property
@@ -91,7 +84,6 @@ def timing_of(job: JobState, gpus: Mapping[str, GpuView]) -> IterationTiming | s
         starts_per_minute=min(one.starts_per_minute for one in found),
         missed_ratio=max(one.missed_ratio for one in found),
         change_error_s=max(one.change_error_s for one in found),
-        marked=all(one.marked for one in found),
     )
 
 
@@ -105,67 +97,28 @@ def shortest_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     return max(STRETCH_S_MIN, STRETCHES_MIN * (_spread_s(job, gpus) + timing.start_jitter_s))
 
 
-def shortest_marked_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
-    """The shortest stretch at one clock that changes on marks allow, in seconds."""
-    latencies_s = (
-        gpus[uuid].description.set_latency_p95_s or SPREAD_UNKNOWN_S for uuid in job.placement.uuids
-    )
-    return max(STRETCH_S_MIN, LATENCIES_MIN * max(latencies_s, default=SPREAD_UNKNOWN_S))
-
-
 def rung_of(job: JobState, view: View, held: Rung, dwell_s: float) -> Rung:
     """The granularity of this pass; `held` is that of the last one."""
-    count = job.policy.clocks.changes
-    reasons: list[str] = []
-    for granularity in _LADDER[job.policy.clocks.granularity]:
-        again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
-        marks = granularity == "computation"
-        why = _operations(job, view, held) if marks else _changes(job, view, held, count)
-        late_again_s = held.late_until_s - view.now_s
-        if not why and (marks or held.late == "changes") and late_again_s > 0.0:
-            why = f"its clocks were late, tried again in {late_again_s:.0f} s"
-        if not why and not held.timed and again_s > 0.0:
-            why = f"left before, tried again in {again_s:.0f} s"
-        if not why:
-            limits = TWO_CHANGES if marks else _limits(job, view.gpus, held, count)
-            return replace(held, granularity=granularity, limits=limits, why="; ".join(reasons))
-        reasons.append(f"not {granularity}: {why}")
+    clocks = job.policy.clocks
+    if clocks.granularity == "gpu":
+        return replace(held, granularity="gpu", limits=TWO_CHANGES, why="")
+    again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
+    late_again_s = held.late_until_s - view.now_s
+    why = _hindrance(job, view, held, clocks.changes)
+    if not why and late_again_s > 0.0:
+        why = f"its clocks were late, tried again in {late_again_s:.0f} s"
+    if not why and not held.timed and again_s > 0.0:
+        why = f"left before, tried again in {again_s:.0f} s"
+    if not why:
+        limits = _limits(job, view.gpus, held, clocks.changes)
+        return replace(held, granularity="changes", limits=limits, why="")
     left_s = view.now_s if held.timed else held.left_s
-    why = "; ".join(reasons)
-    return replace(held, granularity="gpu", limits=TWO_CHANGES, why=why, left_s=left_s)
+    return replace(
+        held, granularity="gpu", limits=TWO_CHANGES, why=f"not changes: {why}", left_s=left_s
+    )
 
 
-# Finer ones than `gpu`, the finest first.
-_LADDER: dict[str, tuple[Granularity, ...]] = {
-    "auto": ("computation", "changes"),
-    "computation": ("computation", "changes"),
-    "changes": ("changes",),
-    "gpu": (),
-}
-
-
-def _operations(job: JobState, view: View, held: Rung) -> str:
-    """Why no clock per operation, changed on the marks of operations, is possible."""
-    timing, pipeline = timing_of(job, view.gpus), job.policy.pipeline
-    if isinstance(timing, str) or not timing.marked:
-        return NO_MARKS
-    if pipeline is None or pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
-        return "marks name forwards and backwards of one part of the model alone"
-    steps = len(KINDS) * pipeline.microbatches
-    for address, node in _agents(job, view):
-        if node is None or node.marked_steps_max < steps:
-            return f"agent {address} takes no schedule of {steps} operations"
-    times_s = [load.busy_s.get(kind, 0.0) for load in job.measured.loads for kind in KINDS]
-    shortest_s = min(times_s, default=0.0)
-    margin = 1.0 if held.granularity == "computation" else OPERATION_MARGIN
-    least_s = margin * shortest_marked_s(job, view.gpus)
-    if shortest_s >= least_s or (not times_s and held.granularity == "computation"):
-        return ""  # each change of clocks begins the measurement of times again
-    known = f"takes {shortest_s:.3g} s" if shortest_s > 0.0 else "is not known"
-    return f"the shortest operation {known}, and the set latency asks for {least_s:.3g} s"
-
-
-def _changes(job: JobState, view: View, held: Rung, count: int) -> str:
+def _hindrance(job: JobState, view: View, held: Rung, count: int) -> str:
     """Why no changes at times from the start of the iteration are possible."""
     timing = timing_of(job, view.gpus)
     if isinstance(timing, str):

@@ -6,19 +6,18 @@ and not in a slow job.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of, reach_mhz
-from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, stretches_s
+from joulecut_controller.plan.granularity import shortest_s, stretches_s
 from joulecut_controller.plan.pace import EXPLAINED_RATIO
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.policy.policy import Fixed
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, NodeView, View
-from joulecut_engine.graph.pipeline import Kind
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
-from joulecut_wire.messages import GpuDescription, ScheduleStep, TimedStep
+from joulecut_wire.messages import GpuDescription
 
 Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]
 
@@ -65,7 +64,6 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         or _alone(job, view)
         or _ours(plan, job, view, authority)
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
-        or (_marked(plan, job, view) if plan.mode == "enforce" else "")
         or next((why for one in locks if (why := _bounds(plan, one, job, view, authority))), "")
         or _sound(plan, job, view, check)
     )
@@ -166,60 +164,6 @@ def _untimed(action: Action, node: NodeView, least_s: float, iteration_s: float)
         yield "a step above the clock where it rests"
 
 
-def _marked(plan: Plan, job: JobState, view: View) -> str:
-    """Whether clocks on marks are those of the plan or higher, operation by operation, and far
-    enough apart for the measured set latency."""
-    problem = plan.basis.problem if plan.basis else None
-    if plan.granularity != "computation" or plan.solution is None or problem is None:
-        return "clocks on marks without a plan per operation" if _any_marks(plan) else ""
-    least_s = shortest_marked_s(job, view.gpus)
-    if _any_marks(plan) and not plan.shortest_step_s >= least_s:
-        return (
-            f"a clock is kept for {plan.shortest_step_s:.3g} s; the set latency allows "
-            f"{least_s:.3g} s at least"
-        )
-    graph, clocks = problem.graph, plan.solution.clocks
-    for action in plan.actions:
-        if action.clock_mhz is None:  # default clocks, higher than any
-            continue
-        gpu = view.gpus[action.uuid]
-        planned = {
-            (graph.operations[i].kind, graph.operations[i].microbatch): clocks[i].clock_mhz
-            for i in graph.order[action.stage]
-        }
-        own = action.uuid in job.measured.time_ratios  # faster GPUs have a clock of their own
-        steps_max = view.node_at[gpu.address].marked_steps_max
-        why = next(_unmarked(action, action.clock_mhz, planned, steps_max, own=own), "")
-        if why:
-            return f"GPU {gpu.place}: {why}"
-    return ""
-
-
-def _unmarked(
-    action: Action,
-    rest_mhz: int,
-    planned: Mapping[tuple[Kind, int], int],
-    steps_max: int,
-    *,
-    own: bool,
-) -> Iterator[str]:
-    marked = {(step.kind, step.microbatch): step.clock_max_mhz for step in action.marks}
-    if not own and any(marked.get(key, rest_mhz) < mhz for key, mhz in planned.items()):
-        yield "a clock below that of the plan"
-    if len(marked) < len(action.marks):
-        yield "two clocks on one mark"
-    if not marked.keys() <= planned.keys():
-        yield "a mark that is no operation of the plan"
-    if max(marked.values(), default=0) > rest_mhz:
-        yield "a step above the clock where it rests"
-    if len(action.marks) > steps_max:
-        yield f"its agent takes no schedule of {len(action.marks)} steps"
-
-
-def _any_marks(plan: Plan) -> bool:
-    return any(action.marks for action in plan.actions)
-
-
 def _bounds(plan: Plan, action: Action, job: JobState, view: View, authority: Authority) -> str:
     gpu = view.gpus[action.uuid]
     why = next(_outside(plan, action, job, gpu, authority), "")
@@ -229,8 +173,8 @@ def _bounds(plan: Plan, action: Action, job: JobState, view: View, authority: Au
 def _outside(
     plan: Plan, action: Action, job: JobState, gpu: GpuView, authority: Authority
 ) -> Iterator[str]:
-    changes: tuple[TimedStep | ScheduleStep, ...] = (*action.steps, *action.marks)
-    clocks = {action.clock_mhz, action.lowest_mhz, *(step.clock_max_mhz for step in changes)}
+    steps = (step.clock_max_mhz for step in action.steps)
+    clocks = {action.clock_mhz, action.lowest_mhz, *steps}
     asked = sorted(mhz for mhz in clocks if mhz is not None)
     site, shown = gpu.description, gpu.snapshot
     enforced = plan.mode == "enforce"
@@ -274,11 +218,10 @@ def _not_as_asked(
     """What of a plan without a solver is not what the policy fixes, or not possible."""
     limit_w = action.power_limit_w
     nearest = [max((mhz for mhz in site.clocks_mhz if mhz <= fixed.clock_mhz), default=0)]
-    changes = action.steps or action.marks
     if fixed.unused:  # the highest at work, so that the agent's raise is no slowdown
         top_mhz = site.clock_max_mhz or math.inf
         nearest = [action.unused_mhz, *[mhz for mhz in site.clocks_mhz if mhz <= top_mhz][-1:]]
-    if changes or (asked and asked != nearest) or limit_w not in (None, fixed.power_w):
+    if action.steps or (asked and asked != nearest) or limit_w not in (None, fixed.power_w):
         yield f"a clock or power limit that is not the {fixed} that the policy asks for"
     if limit_w is not None and not site.power_controllable:
         yield f"its power limit cannot be set: {site.reason or 'the card has none'}"

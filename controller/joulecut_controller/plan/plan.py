@@ -11,7 +11,7 @@ from joulecut_controller.view import PhaseKind
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.clock_steps import ClockStep
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
-from joulecut_wire.messages import ScheduleStep, TimedStep
+from joulecut_wire.messages import TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
 # What a lower clock would break: the deadline; the lowest clock measured and allowed; the dwell;
@@ -26,8 +26,8 @@ class Action:
     limit of the policy; None leaves the limit alone. `unused_mhz` is the clock for as long as
     nothing uses the GPU; 0: none.
 
-    With `steps` or `marks` the clock changes within each iteration, at times from its start or on
-    marks of operations, and `clock_mhz` is the highest of them.
+    With `steps` the clock changes within each iteration, at times from its start, and `clock_mhz`
+    is the highest of them.
     """
 
     uuid: str
@@ -36,7 +36,6 @@ class Action:
     clock_mhz: int | None
     reason: str
     steps: tuple[TimedStep, ...] = ()
-    marks: tuple[ScheduleStep, ...] = ()
     power_limit_w: float | None = None
     unused_mhz: int = 0
 
@@ -48,9 +47,8 @@ class Action:
     @property
     def lowest_mhz(self) -> int | None:
         """The lowest clock of an iteration, or of the unused GPU."""
-        changes: tuple[TimedStep | ScheduleStep, ...] = (*self.steps, *self.marks)
         one_mhz = self.unused_mhz or self.clock_mhz
-        return min((step.clock_max_mhz for step in changes), default=one_mhz)
+        return min((step.clock_max_mhz for step in self.steps), default=one_mhz)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,11 @@ from joulecut_controller.plan.planning_input import (
     PlanningInput,
 )
 from joulecut_controller.plan.solver_cache import Asking, Question, Soon
-from joulecut_controller.plan.steps import Marks, Steps, marked_steps, timed_steps
+from joulecut_controller.plan.steps import Steps, timed_steps
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.pipeline import EVALUATION
-from joulecut_engine.optimize.change_timing import shortest_stretch_s
 from joulecut_engine.optimize.problem import Infeasible, Solution
 
 # A new plan must promise this much more of the baseline's energy than the running one: a third of
@@ -245,10 +244,8 @@ def _solved(
     if isinstance(answer, Infeasible):
         reason = _unmet(inputs, state, comparison, answer)
         if rung.timed and state.late.count:
-            # Clocks that follow their marks came late, or timed ones beside iterations that begin
-            # irregularly: what changes more rarely may still be on time.
-            again_s = inputs.view.now_s + LATE_AGAIN_S
-            left = replace(rung, late=rung.granularity, late_until_s=again_s)
+            # Changes came late, beside iterations that begin irregularly: one clock may be on time.
+            left = replace(rung, late_until_s=inputs.view.now_s + LATE_AGAIN_S)
             state = replace(state, rung=left, late=Lateness())
         return _give_back(state, "room", reason)
     again = ""
@@ -351,7 +348,7 @@ def _compare(
         after = yield from comparison.appraised(new)
         assert after is not None
         answer = comparison.as_solution(answer, after)
-    steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
+    steps, shortest_step_s = _changes(inputs, answer, comparison, after)
     min_mhz, rung = inputs.job.policy.clocks.min_mhz, state.rung
     reasons = clock_reasons(comparison, after, min_mhz, held_back=new != solved)
     promised = forecast(comparison, answer, after)
@@ -360,7 +357,7 @@ def _compare(
         job=inputs.job.policy.name,
         mode=inputs.mode,
         granularity=rung.granularity,
-        actions=actions_for(costs, new, inputs.running, steps=steps, marks=marks, reasons=reasons),
+        actions=actions_for(costs, new, inputs.running, steps=steps, reasons=reasons),
         reason=words,
         deadline_s=comparison.promised_s,
         forecast=promised,
@@ -370,7 +367,7 @@ def _compare(
         basis=Basis(costs.problem, comparison.goal),
         clock_reasons=tuple(chain(*reasons)),
     )
-    changes = max(map(len, (*steps, *marks))), shortest_step_s
+    changes = max(map(len, steps)), shortest_step_s
     state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
     state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
@@ -433,7 +430,7 @@ def _unmet(
     else:  # the edge of the goal, in model seconds, is that of the promise, in real ones
         least_s = promised_s * none.fastest_s / none.deadline_s
         why = f"granularity {rung.name} takes {least_s:.4g} s at least"
-    finer = "" if rung.granularity == "computation" or not rung.why else f"; {rung.why}"
+    finer = f"; {rung.why}" if rung.why else ""
     return (
         f"no clocks but the default ones keep {promised_s:.4g} s an iteration: {why} "
         f"(raise {inputs.job.policy.slo.given_as}{finer}): no change"
@@ -442,27 +439,22 @@ def _unmet(
 
 def _changes(
     inputs: PlanningInput, plan: Solution, comparison: Comparison, after: Evaluation
-) -> tuple[tuple[Steps, ...], tuple[Marks, ...], float]:
-    """The changes of each stage where the plan has any, timed or on marks, and the shortest time
-    between two of them in measured seconds."""
+) -> tuple[tuple[Steps, ...], float]:
+    """The changes of each stage where the plan has any, and the shortest measured seconds between
+    two of them."""
     problem, iteration_s = comparison.costs.problem, comparison.real_s(after)
-    none = ((),) * len(problem.graph.order)
     own_s = comparison.pace.real_s(after.mean_s)
-    if comparison.granularity == "computation":
-        marks = marked_steps(problem, plan)
-        apart_s = shortest_stretch_s(problem, plan) * own_s / plan.iteration_time_s
-        return none, marks, apart_s if any(marks) else 0.0
     least_s = shortest_s(inputs.job, inputs.view.gpus)
     steps = timed_steps(problem, plan, own_s=own_s, iteration_s=iteration_s, shortest_s=least_s)
     stretches = [stretches_s(tuple(one.offset_s for one in each), iteration_s) for each in steps]
-    return steps, none, min((min(each) for each in stretches if each), default=0.0)
+    return steps, min((min(each) for each in stretches if each), default=0.0)
 
 
 def _carried(inputs: PlanningInput, state: PlannerState) -> bool:
     """Whether the held clocks change no more often than the granularity allows now, and stay long
     enough at each clock for the measured timing."""
     (count, stretch_s), rung = state.changes, state.rung
-    if not count or rung.granularity == "computation":
+    if not count:
         return True
     allowed = rung.timed and count <= rung.limits.per_iteration
     return allowed and stretch_s >= shortest_s(inputs.job, inputs.view.gpus)

@@ -29,16 +29,12 @@ def _known(value: Any) -> Any:
 
 
 def _action(action: Action) -> dict[str, Any]:
-    """The clocks of an iteration, by seconds from its start; of those on marks only how many, since
-    the solution has them; nothing where there is one clock."""
+    """The clocks of an iteration, by seconds from its start; nothing where there is one clock."""
     made = _ACTION.json(action)
     if action.power_limit_w is not None:
         made["power_limit_w"] = number(action.power_limit_w)
     if action.unused_mhz:
         made["clock_unused_mhz"] = action.unused_mhz
-    if action.marks:
-        marked = {"marked_operations": len(action.marks), "clock_lowest_mhz": action.lowest_mhz}
-        return made | marked
     if not action.steps:
         return made
     steps = [

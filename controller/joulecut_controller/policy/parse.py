@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from joulecut_controller.policy.hourly import NAMES, Points
-from joulecut_controller.policy.policy import EDGE, JobPolicy, Mode, Policy, Series
+from joulecut_controller.policy.policy import JobPolicy, Mode, Policy, Series
 from joulecut_controller.policy.rate_query import NO_POWER_SIGNATURE, POWER_SIGNATURE, RateQuery
 from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PolicyKeys
 from joulecut_controller.policy.validation import contradictions
@@ -27,7 +27,7 @@ NO_OPT_IN = (
     "opt_in has no effect any more, and an entry without a match is off: each: true with a match "
     "takes every running job of a class, such as pods with the label joulecut.dev/policy"
 )
-NO_EDGE = "granularity edge means changes with two of them, and goes with 0.3"
+FINER = "granularity {} means changes, and goes with 0.3"
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
@@ -156,9 +156,9 @@ def _job(
     clocks, slo = keys.clocks, keys.slo.target()
     if (clocks.lock_mhz or keys.power_limit_w) and not keys.slo.targets:
         slo = replace(slo, given_as="")
-    if clocks.granularity == EDGE:
+    if clocks.granularity in ("computation", "edge"):
+        gone += [FINER.format(clocks.granularity)]
         clocks = replace(clocks, granularity="changes")
-        gone += [NO_EDGE]
     return JobPolicy(
         name=keys.name,
         mode="off" if template else effective_mode(mode, keys.mode),

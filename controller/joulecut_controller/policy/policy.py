@@ -29,8 +29,7 @@ from joulecut_wire.quantity import (
 from joulecut_wire.section import Named, key
 
 Mode = Literal["off", "recommend", "enforce"]
-GranularityAsked = Literal["gpu", "changes", "computation", "auto", "edge"]
-EDGE: GranularityAsked = "edge"
+GranularityAsked = Literal["gpu", "changes", "auto", "computation", "edge"]
 Ranks = Literal["hook", "list", "completion-index"]
 
 # No job knows its own pace better: a baseline is taken with a standard error of 0.25 %.
@@ -116,9 +115,9 @@ class Slo:
 
 
 def _read_granularity(value: object) -> str:
-    """`edge` is read until 0.3; `parse` makes two changes of it."""
-    known = choice("auto", "gpu", "changes", "computation")
-    return EDGE if value == EDGE else str(known(value))
+    """`computation` and `edge` are read until 0.3; `parse` makes changes of them."""
+    known = choice("auto", "gpu", "changes")
+    return str(value if value in ("computation", "edge") else known(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +130,8 @@ class ClockPolicy:
     granularity: GranularityAsked = key(
         _read_granularity,
         "auto",
-        meaning="the finest granularity allowed: one clock per GPU, a few changes within each "
-        "iteration, a clock per operation. What the job's evidence does not carry falls back, down "
-        "to `gpu` ([below](#granularity))",
+        meaning="one clock per GPU, or a few changes within each iteration where the job's "
+        "evidence carries them ([below](#granularity))",
     )
     changes: int = key(
         whole(2, CHANGES_MAX),

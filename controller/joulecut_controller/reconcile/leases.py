@@ -72,8 +72,6 @@ def setting_of(plan: Plan, action: Action) -> Setting:
         power_limit_w=limit_w,
         unused_clock_mhz=action.unused_mhz,
     )
-    if action.marks:
-        return replace(setting, clock_schedule=action.marks, shortest_step_s=plan.shortest_step_s)
     if not action.steps or plan.forecast is None:
         return setting
     return replace(

@@ -338,7 +338,7 @@ class PlanRollout:
         self._acted_s, holding = self._context.now_s(), self.holding
         plan = holding.plan if holding else None
         actions, forecast = (plan.actions, plan.forecast) if plan else ((), None)
-        changes = ((one.uuid, one.steps or one.marks or one.power_limit_w) for one in actions)
+        changes = ((one.uuid, one.steps or one.power_limit_w) for one in actions)
         self._context.observer.stats.changed(
             self._job,
             holding.locks if holding else {},

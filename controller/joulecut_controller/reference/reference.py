@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.chunk import DEFAULT, Chunk, Setting, Timed
-from joulecut_controller.reference.noise import Noise
+from joulecut_controller.reference.noise import SDS_MAX, Noise
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +51,7 @@ BEGINS = (8, 16, 32, 64)
 # Half a standard deviation is no jump. A sum of eight beyond that is no accident: once in some
 # 10,000 independent iterations (Siegmund, "Sequential Analysis", 1985, section 2.4).
 CUSUM_DRIFT, CUSUM_ALARM = 0.5, 8.0
+CUSUM_STEP = CUSUM_ALARM / 2.5  # of one iteration: one or two long ones are a hiccup
 JUMP_MIN = 0.01  # a fifth of a usual budget
 CLOCKS_SHARE = 0.5  # of a jump under lowered clocks: so much of it may be the clocks' doing
 
@@ -328,8 +329,10 @@ class Reference:
         self._seen = (self._seen | {chunk.setting}) & self._state.columns.keys()
         counted: list[Timed] = []
         for one in chunk.iterations:
-            counted.append(one)
-            if self._has_jumped(one):
+            beyond, sd = self._beyond(one)
+            if abs(beyond) <= SDS_MAX * sd:
+                counted.append(one)
+            if math.isfinite(sd) and self._has_jumped(beyond, sd):
                 counted.clear()
         if counted:
             self._update(counted)
@@ -382,17 +385,22 @@ class Reference:
 
     # -- jumps -----------------------------------------------------------------------------
 
-    def _has_jumped(self, one: Timed) -> bool:
-        """Opens the level where iterations have left it."""
+    def _beyond(self, one: Timed) -> tuple[float, float]:
+        """By how much an iteration is off the level, and the standard deviation of that; infinite
+        while the level is being measured.
+        """
         row = self._state.row(self._setting, self._weight(one))
         assert row is not None
         expected, noise = self._state.figure(row), self._noise.of_time
-        if expected.sd**2 > noise:  # the level is being measured
-            return False
+        known = expected.sd**2 <= noise
+        sd = math.hypot(expected.sd, math.sqrt(noise)) if known else math.inf
+        return self._level(one) - expected.mean, sd
+
+    def _has_jumped(self, beyond: float, sd: float) -> bool:
+        """Opens the level where iterations have left it."""
         if self._cusum.calm:
             self._calm = self._state
-        sd = math.hypot(expected.sd, math.sqrt(noise))
-        jump = self._cusum.take(self._level(one) - expected.mean, sd)
+        jump = self._cusum.take(beyond, sd)
         if jump is None:
             return False
         calm = self._calm if self._calm and self._calm.columns == self._state.columns else None
@@ -422,7 +430,8 @@ class _Cusum:
         """The jump, where there is one."""
         drift = max(CUSUM_DRIFT, JUMP_MIN / 2.0 / sd)
         for side, sign in enumerate((1.0, -1.0)):
-            self._sums[side] = max(0.0, self._sums[side] + sign * beyond / sd - drift)
+            step = min(sign * beyond / sd - drift, CUSUM_STEP)
+            self._sums[side] = max(0.0, self._sums[side] + step)
             if self._sums[side] == 0.0:
                 self._runs[side].clear()
             else:

@@ -1,6 +1,5 @@
 """When each GPU changes its clock, counted from the start of the iteration."""
 
-import itertools
 from typing import NamedTuple
 
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
@@ -11,9 +10,6 @@ from joulecut_engine.optimize.problem import Problem, Solution
 # That is to be at most half of a stretch at one clock, or the stretch may not be there at all.
 STRETCHES_MIN = 2.0
 STRETCH_S_MIN = 0.1  # agents step no GPU more often
-# In a shorter operation the clock is in transition most of the time; agents refuse it.
-LATENCIES_MIN = 5.0
-NO_MARKS = "clocks per operation need the job's marks"
 
 
 class ClockChange(NamedTuple):
@@ -37,18 +33,3 @@ def changes_of(problem: Problem, plan: Solution) -> tuple[ClockChange, ...]:
             found.append(ClockChange(stage, 0.0 if now is None else plan.start_s[i], mhz))
             now = mhz
     return tuple(found)
-
-
-def shortest_stretch_s(problem: Problem, plan: Solution) -> float:
-    """The shortest time for which a GPU keeps a clock; iterations repeat. The iteration's own
-    where no clock changes."""
-    shortest_s = plan.iteration_time_s
-    for _, group in itertools.groupby(changes_of(problem, plan), key=lambda one: one.stage):
-        changes = list(group)
-        at_s = [change.offset_s for change in changes]
-        if len(changes) > 1 and changes[0].clock_mhz == changes[-1].clock_mhz:
-            del at_s[0]  # the clock that the iteration before ended with
-        if len(at_s) > 1:
-            gaps = [b - a for a, b in itertools.pairwise([*at_s, at_s[0] + plan.iteration_time_s])]
-            shortest_s = min(shortest_s, *gaps)
-    return shortest_s

@@ -43,15 +43,14 @@ class Stretch:
 
 
 def stretches_of(
-    problem: Problem, clocks: Sequence[ClockOption], goal: Goal, *, in_order: bool = True
+    problem: Problem, clocks: Sequence[ClockOption], goal: Goal
 ) -> tuple[Stretch, ...]:
-    """By stage, in the order of time. Without `in_order` one for each clock of a stage, from the
-    lowest: where every operation has a clock of its own, stretches are too many to read."""
+    """By stage, in the order of time."""
     time_s, start_s = makespan(problem, clocks)
     before_s, rest_s = levels_of(problem.graph).around(np.array([one.time_s for one in clocks]))
     float_s = (time_s - before_s - rest_s).tolist()
     orders = problem.graph.order
-    parts = [p for order in orders for p in _parts(problem, order, clocks, in_order=in_order)]
+    parts = [part for order in orders for part in _parts(problem, order, clocks)]
     steps = [_stepped(problem, clocks, part, up=up) for part in parts for up in (False, True)]
     prices = _priced(problem, clocks, goal, time_s, steps)
     return tuple(
@@ -68,7 +67,7 @@ def stretches_of(
 
 
 def _parts(
-    problem: Problem, order: Sequence[int], clocks: Sequence[ClockOption], *, in_order: bool
+    problem: Problem, order: Sequence[int], clocks: Sequence[ClockOption]
 ) -> list[list[int]]:
     """Operations whose clock the GPU sets, by stretch. Iterations repeat: the last stretch goes on
     with the first where both have one clock."""
@@ -77,8 +76,6 @@ def _parts(
         for i in order
         if clocks[i].clock_mhz != ANY_CLOCK_MHZ and problem.graph.operations[i].kind not in SENDS
     ]
-    if not in_order:
-        own.sort(key=lambda i: clocks[i].clock_mhz)
     parts = [list(part) for _, part in groupby(own, key=lambda i: clocks[i].clock_mhz)]
     if len(parts) > 1 and clocks[parts[0][0]].clock_mhz == clocks[parts[-1][0]].clock_mhz:
         parts = [*parts[1:-1], parts[-1] + parts[0]]

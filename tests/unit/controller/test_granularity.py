@@ -1,6 +1,5 @@
 """The granularity that a job's evidence allows: what leaves it, what takes it up again."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.policy.policy import GranularityAsked
-from joulecut_controller.view import GpuView, JobState, StageLoad, View, Window
+from joulecut_controller.view import GpuView, JobState, View, Window
 from joulecut_engine.optimize.change_timing import STRETCH_S_MIN
 
 DWELL_S = 10.0
@@ -52,35 +51,7 @@ def test_evidence_that_is_there_gives_two_changes() -> None:
     found = rung(*case())
     assert (found.name, found.limits.per_iteration) == ("changes", 2)
     assert found.limits.min_dwell_s >= STRETCH_S_MIN
-    assert "marks" in found.why  # why no clock per operation
-
-
-def marked(shortest_s: float, **timing: Any) -> tuple[JobState, View]:
-    """A job whose operations are marked and take so long at least."""
-    job, view = case(**{"marked": True, **timing})
-    busy_s = {"forward": shortest_s, "backward": 2.0 * shortest_s}
-    return changed(
-        job, loads=(StageLoad(job.placement.stages[0][0], 0, 1410, busy_s, 9, None),)
-    ), view
-
-
-def test_marks_of_long_operations_give_a_clock_each() -> None:
-    found = rung(*marked(0.2))
-    assert (found.name, found.why) == ("computation", "")
-    assert rung(*marked(0.16)).name == "changes"  # just above five times the set latency
-    assert rung(*marked(0.16), found).name == "computation"  # what is in use stays
-    left = rung(*marked(0.14), found)
-    assert (left.name, left.left_s) == ("changes", -math.inf)
-    assert "the shortest operation takes 0.14 s, and the set latency asks for 0.15 s" in left.why
-
-
-def test_what_marks_cannot_carry_falls_back() -> None:
-    assert "marks" in rung(*marked(0.5, marked=False)).why
-    job, view = marked(0.5)
-    assert "is not known" in rung(changed(job, loads=()), view).why
-    nodes = tuple(replace(node, marked_steps_max=10) for node in view.nodes)
-    assert "takes no schedule of 18 operations" in rung(job, replace(view, nodes=nodes)).why
-    assert rung(job, view, asked="changes").name == "changes"
+    assert found.why == ""
 
 
 def test_every_gpu_must_have_starts() -> None:

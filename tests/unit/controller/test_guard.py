@@ -16,9 +16,8 @@ from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
-from joulecut_controller.plan.steps import Marks
-from joulecut_controller.policy.policy import ClockPolicy, Slo
-from joulecut_controller.view import GpuView, StageLoad, View, Window
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.view import GpuView, View, Window
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
@@ -271,55 +270,6 @@ def good_timed() -> tuple[Plan, View, Authority]:
     plan = decided(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
     assert any(action.steps for action in plan.actions)
     return replace(plan, generation=7), inputs.view, good()[2]
-
-
-@cache
-def good_marked() -> tuple[Plan, View, Authority]:
-    """A plan with a clock per operation, changed on the job's marks."""
-    world = World(stages=3, microbatches=9, scale=4.0, timed=True)
-    world.history = [(float(n), 1.0, {}) for n in range(4)]
-    view = _timing(view_of(world, world.now_s), marked=True)
-    loads = (StageLoad(world.uuids[0], 0, 1410, {"forward": 0.2, "backward": 0.37}, 9, None),)
-    job = seen(world, 0.02, loads=loads)
-    estimator = OnlineEstimator({world.job: world.profile()})
-    job = with_baseline(job, costs_of(job, view, estimator))
-    inputs = case_of(job, view)
-    plan = decided(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
-    assert plan.granularity == "computation"
-    assert all(action.marks and not action.steps for action in plan.actions)
-    return replace(plan, generation=7), inputs.view, good()[2]
-
-
-def of_marks(change: Callable[[Marks], Marks]) -> Spoil:
-    """With the clocks of every GPU's operations."""
-    return lambda p, v, a: (
-        replace(p, actions=tuple(replace(one, marks=change(one.marks)) for one in p.actions)), v, a,
-    )  # fmt: skip
-
-
-MARKED_SPOILS: dict[str, Spoil] = {
-    "a clock below that of the plan": of_marks(
-        lambda marks: tuple(replace(one, clock_max_mhz=900) for one in marks)
-    ),
-    "two clocks on one mark": of_marks(lambda m: (*m, m[0])),
-    "no operation of the plan": of_marks(lambda m: (*m, replace(m[0], microbatch=99))),
-    "above the clock where it rests": of_marks(
-        lambda m: (replace(m[0], clock_max_mhz=1500), *m[1:])
-    ),
-    "the set latency allows": of_plan(shortest_step_s=0.12),
-    "takes no schedule of 18 steps": of_nodes(marked_steps_max=17),
-    "without a plan per operation": of_plan(granularity="gpu"),
-    "below what policy or site allow": of_policy(clocks=ClockPolicy(min_mhz=1395)),
-}
-
-
-def test_a_good_plan_on_marks_passes() -> None:
-    assert refusal(*good_marked(), check) == ""
-
-
-@pytest.mark.parametrize("why", MARKED_SPOILS)
-def test_a_spoilt_plan_on_marks_is_refused(why: str) -> None:
-    assert why in refusal(*MARKED_SPOILS[why](*good_marked()), check)
 
 
 def of_steps(change: Callable[[tuple[TimedStep, ...]], tuple[TimedStep, ...]]) -> Spoil:

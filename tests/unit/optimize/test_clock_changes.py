@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, SENDS, Pipeline, Profile
 from joulecut_engine.optimize.change_schedules import lines_of
-from joulecut_engine.optimize.change_timing import changes_of, shortest_stretch_s
+from joulecut_engine.optimize.change_timing import changes_of
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.k_change_dp import LAYERS_MAX, cheapest
@@ -48,6 +48,21 @@ def changed(problem: Problem, clocks: tuple[ClockOption, ...], stage: int) -> in
         if operations[i].kind not in SENDS and clocks[i].clock_mhz
     ]
     return sum(a != b for a, b in zip(asked, asked[1:] + asked[:1], strict=True))
+
+
+def shortest_stretch_s(problem: Problem, plan: Solution) -> float:
+    """The shortest time for which a GPU keeps a clock; iterations repeat. The iteration's own
+    where no clock changes."""
+    shortest_s = plan.iteration_time_s
+    for _, group in itertools.groupby(changes_of(problem, plan), key=lambda one: one.stage):
+        changes = list(group)
+        at_s = [change.offset_s for change in changes]
+        if len(changes) > 1 and changes[0].clock_mhz == changes[-1].clock_mhz:
+            del at_s[0]  # the clock that the iteration before ended with
+        if len(at_s) > 1:
+            gaps = [b - a for a, b in itertools.pairwise([*at_s, at_s[0] + plan.iteration_time_s])]
+            shortest_s = min(shortest_s, *gaps)
+    return shortest_s
 
 
 def dwells(problem: Problem, clocks: tuple[ClockOption, ...], dwell_s: float) -> bool:

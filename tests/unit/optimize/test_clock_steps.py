@@ -1,6 +1,7 @@
 """One clock step of a stretch, against the iteration written down and added up again."""
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -65,7 +66,9 @@ def test_a_step_costs_what_the_moved_plan_costs(
 def test_slack_is_used_up_before_the_iteration_is_longer(problem: Problem) -> None:
     clocks = tuple(menu[0] for menu in problem.options)
     before_s = run_times(problem, clocks)
-    for one in stretches_of(problem, clocks, Goal(before_s), in_order=False):
+    found = stretches_of(problem, clocks, Goal(before_s))
+    named = Counter((one.stage, one.clock_mhz) for one in found)
+    for one in (one for one in found if named[one.stage, one.clock_mhz] == 1):
         part = [i for i in problem.graph.order[one.stage] if clocks[i].clock_mhz == one.clock_mhz]
         ends = []
         for i in part:
@@ -102,5 +105,5 @@ def test_stretches_of_changes_repeat_with_the_iteration() -> None:
 def test_sends_have_no_clock_of_their_own() -> None:
     problem = with_sends(Pipeline("1f1b", 2, 3), 3, seed=1)
     clocks = tuple(menu[0] for menu in problem.options)
-    found = stretches_of(problem, clocks, Goal(1.0), in_order=False)
+    found = stretches_of(problem, clocks, Goal(1.0))
     assert {one.clock_mhz for one in found} == {o.clock_mhz for o in clocks if o.clock_mhz > 1000}

@@ -206,10 +206,11 @@ def test_a_policy_without_a_granularity_takes_the_finest() -> None:
     assert (four.granularity, four.changes) == ("changes", 4)
 
 
-def test_edge_is_read_as_two_changes_with_a_warning() -> None:
-    job = read(FULL.replace("granularity: gpu", "granularity: edge")).jobs[0]
+@pytest.mark.parametrize("word", ["edge", "computation"])
+def test_a_granularity_that_went_is_read_as_changes_with_a_warning(word: str) -> None:
+    job = read(FULL.replace("granularity: gpu", f"granularity: {word}")).jobs[0]
     assert (job.clocks.granularity, job.clocks.changes) == ("changes", 2)
-    assert "edge" in job.warning
+    assert f"granularity {word} means changes" in job.warning
 
 
 # -- nothing that can be written makes a traceback -------------------------------------------

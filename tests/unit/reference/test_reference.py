@@ -103,6 +103,19 @@ def test_a_jump_opens_the_level_within_a_dozen_iterations_and_leaves_the_effect(
     assert job.answer.default.mean == pytest.approx(jump, abs=0.01)
 
 
+@pytest.mark.parametrize("longer", [-0.2, 0.25, 0.45])
+def test_one_odd_iteration_is_no_jump_and_three_in_a_row_are(longer: float) -> None:
+    job = predicted(Job().run(40, DEFAULT)).run(100, LOWERED)
+    before = job.answer
+    for _ in range(4):
+        job.run(1, LOWERED, lambda _: longer).run(11, LOWERED)
+    assert job.answer.moved == 0.0
+    assert job.answer.slowdown.mean == pytest.approx(before.slowdown.mean, abs=0.004)
+    assert not job.answer.doubt(0.06)
+    job.run(3, LOWERED, lambda _: longer)
+    assert job.answer.moved == pytest.approx(longer, abs=0.02)
+
+
 @pytest.mark.parametrize("slope", [0.8, 1.0, 1.25])
 def test_work_in_waves_hides_no_slowdown_where_operations_are_predicted(slope: float) -> None:
     """Clocks that use the slack of a pipeline slow its operations by far more than its iterations.
