@@ -16,17 +16,16 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.frontiers import Frontiers
-from joulecut_controller.reconcile.holds import Breakers, Holds
+from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
-from joulecut_controller.reconcile.planning_step import PlanningStep
+from joulecut_controller.reconcile.planning_step import Planners
 from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.reconcile.predictions import Predictions
 from joulecut_controller.reconcile.shared_budget import SharedBudget
-from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import JobState, View
 from joulecut_engine.estimate.online import OnlineEstimator
 
@@ -102,7 +101,7 @@ class JobServices:
     fleet: Fleet
     inbox: Inbox
     learner: OnlineEstimator
-    planning: PlanningStep
+    planners: Planners
     background: BackgroundTasks
     learning: Learning
     frontiers: Frontiers
@@ -110,8 +109,6 @@ class JobServices:
     power_budget: PowerBudget
     shared_budget: SharedBudget
     holds: Holds
-    breakers: Breakers
-    default_windows: DefaultWindows
     predictions: Predictions
     energy: EnergyBook
     unready: Callable[[], str]
@@ -120,12 +117,9 @@ class JobServices:
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""
         for service in (
-            self.breakers,
-            self.default_windows,
             self.frontiers,
             self.background,
             self.predictions,
             self.inbox,
-            self.planning,
         ):
             service.keep_only(jobs)

@@ -7,7 +7,7 @@ does and shares no state with it.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -191,28 +191,18 @@ def _read(record: Record) -> _State:
     return _State(holds, kept.trips_unix_s[-TRIPS_MAX:])
 
 
-@dataclass(slots=True)
-class _Watched:
-    breaker: Breaker = field(default_factory=Breaker)
-    controlled_since_s: float = math.inf
-    default_since_s: float = math.inf
-
-
-class Breakers:
-    """One breaker per job. `lag_s` is the longest delay of a report."""
+class JobBreaker:
+    """The breaker of one job, and what its findings do. `lag_s`: the longest delay of a report."""
 
     def __init__(self, holds: Holds, audit: AuditLog, lag_s: float) -> None:
         self._holds, self._audit, self._lag_s = holds, audit, lag_s
-        self._watched: dict[str, _Watched] = {}
+        self._breaker = Breaker()
+        self._controlled_since_s = self._default_since_s = math.inf
 
-    def keep_only(self, jobs: Iterable[str]) -> None:
-        """Forgets jobs that left the policy. Their trips stay in `Holds`."""
-        wanted = set(jobs)
-        self._watched = {job: one for job, one in self._watched.items() if job in wanted}
-
-    def suspected(self, job: str) -> str:
+    @property
+    def suspected(self) -> str:
         """The evidence of a first window that was too slow; empty without one."""
-        return self._watched[job].breaker.suspected if job in self._watched else ""
+        return self._breaker.suspected
 
     def look(
         self, observation: JobObservation, *, held: bool, now_s: float, allotted_s: float | None
@@ -221,13 +211,11 @@ class Breakers:
 
         Raises Unavailable where the store did not take a trip; it holds all the same.
         """
-        job, measured = observation.job.policy.name, observation.job.measured
-        watched = self._watched.setdefault(job, _Watched())
-        breaker = watched.breaker
-        watched.controlled_since_s = min(watched.controlled_since_s, now_s) if held else math.inf
+        measured, breaker = observation.job.measured, self._breaker
+        self._controlled_since_s = min(self._controlled_since_s, now_s) if held else math.inf
         default = measured.at_default and not held
-        watched.default_since_s = min(watched.default_since_s, now_s) if default else math.inf
-        since_s = watched.controlled_since_s if held else watched.default_since_s
+        self._default_since_s = min(self._default_since_s, now_s) if default else math.inf
+        since_s = self._controlled_since_s if held else self._default_since_s
         reported = observation.fresh.reported
         ended = tuple(one for one in reported if one.began_s - self._lag_s >= since_s)
         if default:
@@ -243,18 +231,18 @@ class Breakers:
                 finding = breaker.controlled(alike, limit, peers_ours=_peers_ours(observation))
             else:
                 finding = breaker.at_default(alike, limit)
-            self._found(job, breaker, finding)
+            self._found(observation.job.policy.name, finding)
             if finding:
                 break
 
-    def _found(self, job: str, breaker: Breaker, finding: Finding) -> None:
+    def _found(self, job: str, finding: Finding) -> None:
         """A trip is held and logged, or one that default clocks explain is withdrawn."""
         if finding == "trip":
-            hold = self._holds.trip(job, f"{breaker.evidence}, twice in a row")
+            hold = self._holds.trip(job, f"{self._breaker.evidence}, twice in a row")
             self._audit.note("hold", job, hold.sentence, by=hold.by, trips=self._holds.trips(job))
         elif finding == "not-ours":
             self._holds.acquit(job)
-            text = f"the trip does not count: at default clocks {breaker.evidence}"
+            text = f"the trip does not count: at default clocks {self._breaker.evidence}"
             self._audit.note("hold", job, text)
 
     def rearm(self, observation: JobObservation) -> Hold | None:

@@ -35,10 +35,13 @@ from joulecut_controller.reconcile.context import (
     give_way,
 )
 from joulecut_controller.reconcile.drift import as_asked, drift, used_again
+from joulecut_controller.reconcile.holds import JobBreaker
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
+from joulecut_controller.reconcile.planning_step import JobPlanning
 from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
+from joulecut_controller.reconcile.trust_inputs import StoredBook, advice_to_enforce, job_seen
+from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
 from joulecut_engine.money import Iteration, Prices, least_cost
 
@@ -86,10 +89,14 @@ class JobController:
         self.outdated = False
         self._examined_s: float | None = None
         self._delay: Delay | None = None
+        self._planning = JobPlanning(services.planners, policy.name)
         self._power_error: float | None = None
         self._power_ratio = UNMEASURED_RATIO
         self._taught = 0  # passes in which the estimators learned from it
         self._baseline = BaselineRecord(context, policy.name)
+        self._breaker = JobBreaker(services.holds, context.audit, cluster.pacing.lag_s)
+        book = StoredBook(context.store, context.audit)
+        self._default_windows = DefaultWindows(book, policy.name)
         self.rollout = PlanRollout(context, policy.name)
 
     @property
@@ -196,10 +203,10 @@ class JobController:
         held, share = leases.of(self.name) is not None, services.shared_budget.share(self.name)
         # An order has no slowdown budget; where a power limit slows the job, clocks do not.
         if not observation.job.policy.is_order and not share.limited:
-            services.breakers.look(
+            self._breaker.look(
                 observation, held=held, now_s=view.now_s, allotted_s=share.deadline_s
             )
-        services.breakers.rearm(observation)
+        self._breaker.rearm(observation)
         self.policy = observation.job.policy  # its mode as far as it is possible now
         if leases.lost:
             return (Veto("term", leases.lost),)
@@ -309,9 +316,9 @@ class JobController:
             observation,
             unix_s=self._context.unix_s(),
             applied=applied,
-            suspected=services.breakers.suspected(self.name),
+            suspected=self._breaker.suspected,
         )
-        words = services.default_windows.step(seen)
+        words = self._default_windows.step(seen)
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
@@ -320,8 +327,8 @@ class JobController:
 
     async def _plan_and_apply(self, picture: Picture) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
-        planning, observation = self._services.planning, picture.observation
-        decision = planning.decide(picture.inputs, self.state, self.applied)
+        observation = picture.observation
+        decision = self._planning.decide(picture.inputs, self.state, self.applied)
         holds = self._services.holds.vetoes(self.name)
         if holds:  # an operator's command arrived since the step looked
             decision = given_up(self.state, holds[0])
@@ -334,7 +341,8 @@ class JobController:
         self._ask_frontier(observation.job)
         if self.rollout.incomplete is not None:  # slower figures are computed beside the steps
             asked, self.rollout.incomplete = self.rollout.incomplete, None
-            work, done = planning.completion(*asked[1:]), partial(self.rollout.complete, asked[0])
+            work = self._services.planners.completion(*asked[1:])
+            done = partial(self.rollout.complete, asked[0])
             self._services.background.want(("completion", self.name), work, done)
 
     def _refreshed(self, picture: Picture) -> View:
@@ -431,14 +439,14 @@ class JobController:
 
     def board(self, picture: Picture) -> JobBoard:
         """The job as its last step left it."""
-        services, windows = self._services, self._services.default_windows
+        services, windows = self._services, self._default_windows
         view, holding, rollout = picture.observation.job, self.rollout.holding, self.rollout
         if holding and as_asked(holding, view):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, picture.view.gpus)
         graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
-        wait, ignored = services.planning.wait(self.name), view.placement.ignored
+        wait, ignored = self._planning.wait(), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
         shown = JobBoard(
@@ -457,9 +465,9 @@ class JobController:
             delay=self._delay,
             holds=services.holds.of(self.name),
             trips=services.holds.trips(self.name),
-            holdout=windows.holdouts(self.name, self._context.unix_s()),
-            default_time=windows.time(self.name),
-            account=windows.account(self.name),
+            holdout=windows.holdouts(self._context.unix_s()),
+            default_time=windows.time(),
+            account=windows.account(),
             vetoes=in_order(vetoes(picture.inputs)),
             solver_wait=wait,
             learnt=self._learnt(picture),

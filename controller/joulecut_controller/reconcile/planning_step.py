@@ -6,9 +6,9 @@ begins another one.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
@@ -134,20 +134,95 @@ class _UnderWay:
 
 
 @dataclass(slots=True)
-class _JobPlanning:
-    """One job: the decision under way, and the solver's answers to its questions. `ask` submits one
-    to the workers; None while the job waits for its turn.
+class Planners:
+    """What the planning of all jobs shares. `arrived(job)` is called, in any thread, when a
+    decision under way can go on.
     """
 
-    ask: Callable[[Question | Times], Future[Any] | None]
-    arrived: Callable[[], None]  # in any thread, when a question was answered that was waited for
-    under_way: _UnderWay | None = None
-    urgency: Urgency = Urgency.UNPLANNED
-    steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
-    waits_since_s: float | None = None  # for workers, whatever the question was at first
-    _asked: OrderedDict[Hashable, Future[Any]] = field(default_factory=OrderedDict)
+    solver: SolverFunctions
+    estimator: Estimator
+    workers: Executor
+    arrived: Callable[[str], None]
+    metrics: LoopMetrics
+    now_s: Callable[[], float]
+    turns: Turns = field(init=False)
 
-    def go_on(self, under_way: _UnderWay) -> Decision | None:
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.arrived)
+
+    def completion(
+        self, made: Forecast, comparison: Comparison, before: Evaluation
+    ) -> Callable[[], Forecast]:
+        """The work that completes a forecast: what other granularities would save."""
+        return partial(self.solver.complete, self.solver.prepare, made, comparison, before)
+
+
+class JobPlanning:
+    """One job: the decision under way, and the solver's answers to its questions."""
+
+    def __init__(self, planners: Planners, name: str) -> None:
+        self._planners, self.name = planners, name
+        self._under_way: _UnderWay | None = None
+        self._urgency = Urgency.UNPLANNED
+        self._steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
+        self._waits_since_s: float | None = None  # for workers, whatever the question was at first
+        self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+
+    def decide(
+        self, inputs: PlanningInput, state: PlannerState, applied: Plan | None
+    ) -> Decision | None:
+        """The job's decision; None while workers compute for it. Invalid numbers of one job affect
+        that job alone.
+        """
+        if inputs.job.policy.fixed:
+            return fixed_decision(inputs, state)
+        if applied is not None and applied.forecast is None:
+            return given_up(state, Veto("off", "nothing fixed is asked for: default clocks"))
+        hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
+        on_time = not is_late(inputs)
+        stands = not inputs.examined and not hindered and self._steady == rests_on
+        if stands and on_time and self._under_way is None:
+            self._waits_since_s = None
+            return Decision("keep", "steady", "plan unchanged", state)
+        planned = Urgency.PLANNED if applied else Urgency.UNPLANNED
+        self._urgency = planned if on_time else Urgency.LATE
+        begun = self._under_way
+        if begun is None or begun.rests_on != (*rests_on, hindered):
+            # The jobs of other pictures would be kept with each decision that waits.
+            asked = replace(inputs, view=replace(inputs.view, jobs=()))
+            steps = decide(asked, state, self._planners.estimator)
+            begun = _UnderWay(asked, (*rests_on, hindered), steps, self._planners.now_s())
+        self._under_way = None  # after an error another one begins
+        try:
+            decision = self._go_on(begun)
+            decision = decision and as_predicted(decision, begun.inputs)
+        except (ValueError, ArithmeticError) as error:
+            decision = given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
+        if decision is None:
+            self._under_way = begun
+            self._planners.turns.unanswered(self.name)
+            if self._waits_since_s is None:
+                self._waits_since_s = self._planners.now_s()
+            return None
+        self._waits_since_s = None
+        # A sibling, and the timing of changes within an iteration, count at once.
+        alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
+        self._steady = rests_on if decision.topic == "steady" and alone else None
+        if decision.verdict == "change":
+            self._planners.metrics.plans.add(self._planners.now_s() - begun.since_s)
+            state = replace(decision.state, changed_s=inputs.view.now_s)
+            decision = replace(decision, state=state)
+        return decision
+
+    def wait(self) -> SolverWait | None:
+        """What the job's decision waits for; None while it waits for no worker."""
+        if self._waits_since_s is None:
+            return None
+        line = self._planners.turns.line
+        place = line.index(self.name) + 1 if self.name in line else 0
+        return SolverWait(self._planners.now_s() - self._waits_since_s, place, len(line))
+
+    def _go_on(self, under_way: _UnderWay) -> Decision | None:
         """The decision; None while an answer is waited for. Raises what the solver raises."""
         reply: Any = None
         while True:
@@ -170,14 +245,15 @@ class _JobPlanning:
         """The answer, as soon as it is there; None while the job waits for its turn."""
         future = self._asked.get(ask.key)
         if future is None or _lost(future):
-            future = self.ask(ask)
-            if future is None:
+            if not self._planners.turns.ask(self.name, self._urgency):
                 return None
+            prepare = self._planners.solver.prepare
+            future = self._planners.workers.submit(worker_calls.reply, prepare, ask)
             self._asked[ask.key] = future
             while len(self._asked) > ANSWERS_KEPT:
                 self._asked.popitem(last=False)[1].cancel()
             if not future.done():
-                future.add_done_callback(lambda _: self.arrived())
+                future.add_done_callback(lambda _: self._planners.arrived(self.name))
         self._asked.move_to_end(ask.key)
         return future
 
@@ -187,108 +263,6 @@ def _lost(future: Future[Any]) -> bool:
     if not future.done():
         return False
     return future.cancelled() or isinstance(future.exception(), BrokenExecutor)
-
-
-@dataclass(slots=True)
-class PlanningStep:
-    """Decides for each job. `arrived(job)` is called, in any thread, when a decision under way can
-    go on.
-    """
-
-    solver: SolverFunctions
-    estimator: Estimator
-    workers: Executor
-    arrived: Callable[[str], None]
-    metrics: LoopMetrics
-    now_s: Callable[[], float]
-    _jobs: dict[str, _JobPlanning] = field(default_factory=dict)
-    _turns: Turns = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._turns = Turns(self.arrived)
-
-    def keep_only(self, jobs: Container[str]) -> None:
-        """Forgets jobs that left the policy. Their last step gives back their turns."""
-        for job in [job for job in self._jobs if job not in jobs]:
-            del self._jobs[job]
-
-    def step(self, job: str) -> AbstractContextManager[None]:
-        """One step of the job, in which it may be decided for."""
-        return self._turns.step(job)
-
-    def decide(
-        self, inputs: PlanningInput, state: PlannerState, applied: Plan | None
-    ) -> Decision | None:
-        """The job's decision; None while workers compute for it. Invalid numbers of one job affect
-        that job alone.
-        """
-        name = inputs.job.policy.name
-        if inputs.job.policy.fixed:
-            return fixed_decision(inputs, state)
-        if applied is not None and applied.forecast is None:
-            return given_up(state, Veto("off", "nothing fixed is asked for: default clocks"))
-        planning = self._planning(name)
-        hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
-        on_time = not is_late(inputs)
-        stands = not inputs.examined and not hindered and planning.steady == rests_on
-        if stands and on_time and planning.under_way is None:
-            planning.waits_since_s = None
-            return Decision("keep", "steady", "plan unchanged", state)
-        planned = Urgency.PLANNED if applied else Urgency.UNPLANNED
-        planning.urgency = planned if on_time else Urgency.LATE
-        begun = planning.under_way
-        if begun is None or begun.rests_on != (*rests_on, hindered):
-            # The jobs of other pictures would be kept with each decision that waits.
-            asked = replace(inputs, view=replace(inputs.view, jobs=()))
-            steps = decide(asked, state, self.estimator)
-            begun = _UnderWay(asked, (*rests_on, hindered), steps, self.now_s())
-        planning.under_way = None  # after an error another one begins
-        try:
-            decision = planning.go_on(begun)
-            decision = decision and as_predicted(decision, begun.inputs)
-        except (ValueError, ArithmeticError) as error:
-            decision = given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
-        if decision is None:
-            planning.under_way = begun
-            self._turns.unanswered(name)
-            if planning.waits_since_s is None:
-                planning.waits_since_s = self.now_s()
-            return None
-        planning.waits_since_s = None
-        # A sibling, and the timing of changes within an iteration, count at once.
-        alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
-        planning.steady = rests_on if decision.topic == "steady" and alone else None
-        if decision.verdict == "change":
-            self.metrics.plans.add(self.now_s() - begun.since_s)
-            state = replace(decision.state, changed_s=inputs.view.now_s)
-            decision = replace(decision, state=state)
-        return decision
-
-    def wait(self, job: str) -> SolverWait | None:
-        """What the job's decision waits for; None while it waits for no worker."""
-        planning = self._jobs.get(job)
-        if planning is None or planning.waits_since_s is None:
-            return None
-        line = self._turns.line
-        place = line.index(job) + 1 if job in line else 0
-        return SolverWait(self.now_s() - planning.waits_since_s, place, len(line))
-
-    def completion(
-        self, made: Forecast, comparison: Comparison, before: Evaluation
-    ) -> Callable[[], Forecast]:
-        """The work that completes a forecast: what other granularities would save."""
-        return partial(self.solver.complete, self.solver.prepare, made, comparison, before)
-
-    def _planning(self, name: str) -> _JobPlanning:
-        if name not in self._jobs:
-            asks, arrived = partial(self._ask, name), partial(self.arrived, name)
-            self._jobs[name] = _JobPlanning(asks, arrived)
-        return self._jobs[name]
-
-    def _ask(self, name: str, ask: Question | Times) -> Future[Any] | None:
-        if not self._turns.ask(name, self._jobs[name].urgency):
-            return None
-        return self.workers.submit(worker_calls.reply, self.solver.prepare, ask)
 
 
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:

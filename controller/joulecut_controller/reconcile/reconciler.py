@@ -34,7 +34,7 @@ from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.frontiers import Frontiers
-from joulecut_controller.reconcile.holds import Breakers, Holds
+from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.learning import Learning
@@ -42,14 +42,12 @@ from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.loop import HURRY_S, Loop
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics, PassResult
 from joulecut_controller.reconcile.pacing import Pacing
-from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
+from joulecut_controller.reconcile.planning_step import Planners, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource
 from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.reconcile.predictions import Predictions
 from joulecut_controller.reconcile.shared_budget import SharedBudget
-from joulecut_controller.reconcile.trust_inputs import StoredBook
 from joulecut_controller.store.schema import GPU_CHARACTERS_MAX
-from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_engine.estimate.online import OnlineEstimator
 
 # Between steps of one job that news ask for. All jobs together take half a processor for them at
@@ -134,7 +132,7 @@ class Reconciler:
             fleet=fleet,
             inbox=Inbox(),
             learner=learner,
-            planning=PlanningStep(
+            planners=Planners(
                 solver,
                 learner,
                 workers=planners,
@@ -151,8 +149,6 @@ class Reconciler:
             ),
             shared_budget=shared_budget,
             holds=holds,
-            breakers=Breakers(holds, audit, pacing.lag_s),
-            default_windows=DefaultWindows(StoredBook(store, audit)),
             predictions=Predictions(learner, store, audit, tasks),
             energy=EnergyBook(store, audit),
             unready=unready,
@@ -384,7 +380,7 @@ class Reconciler:
             return math.inf
         else:
             async with self.commands.acting(key):
-                with self._services.planning.step(key):
+                with self._services.planners.turns.step(key):
                     stays = await self._step_job(key)
                 if not stays:
                     return math.inf

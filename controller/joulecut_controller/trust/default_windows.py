@@ -12,10 +12,10 @@ A restarted controller does not catch up on hold-outs that it missed.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
-from joulecut_controller.policy.policy import JobPolicy, Verify
+from joulecut_controller.policy.policy import Verify
 from joulecut_controller.trust.measured_windows import (
     REASONS,
     SETTLING_S,
@@ -108,168 +108,135 @@ class Account:
     known_ratio: float | None = None
 
 
-@dataclass(slots=True)
-class _Job:
-    """One job: its windows, its schedule, and its credit of time for short windows, in seconds."""
-
-    windows: MeasuredWindows
-    saved: SavedEnergy
-    since_s: float
-    seen_s: float
-    running: DefaultWindow | None = None
-    verify: Verify = field(default_factory=Verify)
-    schedule: SwitchbackSchedule | None = None
-    scheduled_s: float = math.inf  # monotonic: earlier hold-outs are not caught up
-    done: int | None = None  # the cycle whose hold-out was begun
-    held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
-    lowered_s: float = -math.inf  # clocks were ours last
-    credit_s: float | None = None
-    spent_s: dict[Asker, float] = field(default_factory=dict)
-    measured_s: float = -math.inf  # default clocks, last
-    enforced: bool = False
-    text: str = ""
-
-    def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
-        """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
-        later one of the cycle; never one that an earlier controller may have begun.
-        """
-        slot = schedule.slot(unix_s)
-        cycle = schedule.cycle(slot)
-        drawn = schedule.drawn(cycle)
-        late = unix_s - schedule.begins_unix_s(slot) > LATE_RATIO_MAX * schedule.slot_s
-        missed = schedule.begins_unix_s(drawn) - unix_s + now_s < self.scheduled_s
-        return slot >= drawn and self.done != cycle and not late and not missed
-
-
 class DefaultWindows:
-    """Default windows of every job."""
+    """Default windows of one job: measured windows, the schedule of hold-outs, and the credit of
+    time for short ones, in seconds.
+    """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, name: str) -> None:
         self._book = book
-        self._jobs: dict[str, _Job] = {}
-        self._asked: dict[str, float] = {}  # the share of time for hold-outs, by job
-        self._reckoned_s = -math.inf
-
-    def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
-        """Forgets jobs that left the policy, and updates the shares of the others."""
-        for name in [name for name in self._jobs if name not in jobs]:
-            del self._jobs[name]
-        self._asked = {name: job.verify.holdout for name, job in jobs.items()}
+        self._windows, self._saved = MeasuredWindows(book, name), SavedEnergy()
+        self._since_s: float | None = None  # None before the first step
+        self._seen_s = 0.0
+        self._running: DefaultWindow | None = None
+        self._share = 0.0  # of time that the policy gives to hold-outs
+        self._verify = Verify()
+        self._schedule: SwitchbackSchedule | None = None
+        self._scheduled_s = math.inf  # monotonic: earlier hold-outs are not caught up
+        self._done: int | None = None  # the cycle whose hold-out was begun
+        self._held = -NEIGHBOURS - 1  # the slot of the newest hold-out
+        self._lowered_s = -math.inf  # clocks were ours last
+        self._credit_s: float | None = None
+        self._spent_s: dict[Asker, float] = {}
+        self._measured_s = -math.inf  # default clocks, last
+        self._enforced = False
+        self._text = ""
 
     def step(self, seen: JobSeen) -> str:
         """Once a step, before planning. Returns the sentence of the running window, or ""."""
-        job = self._job(seen)
-        self._charge(job, seen)
-        hindrance = seen.hindrance or ("" if seen.verify.holdout else "the policy asks for none")
-        before, resumed = job.running, None
-        early = self._ends(job, seen, hindrance)
-        if before is not None and job.running is None and not early:
+        self._charge(seen)
+        self._share = seen.verify.holdout
+        hindrance = seen.hindrance or ("" if self._share else "the policy asks for none")
+        before, resumed = self._running, None
+        early = self._ends(seen, hindrance)
+        if before is not None and self._running is None and not early:
             resumed = before.generation  # another hold-out may follow at once
-        job.text = hindrance
+        self._text = hindrance
         if not hindrance:
-            self._arrange(job, seen)
-            if job.running is None:
-                job.text = self._begin_long(job, seen, resumed=resumed)
-        if job.running is None and resumed is None:
-            self._begin_short(job, seen)
-        self._measure(job, seen, hindrance, before, early)
-        if before is not None and before.asker == "holdout" and job.running is not before:
-            self._log_end(job, seen, before, early)
-        # One job a step of the clock, since it takes a while.
-        if job.windows.stale and self._reckoned_s != seen.now_s:
-            self._reckoned_s = seen.now_s
-            job.windows.reckon(seen.unix_s)
-            job.saved.learn(job.windows.savings, seen.now_s)
-        return job.running.sentence if job.running else ""
+            self._arrange(seen)
+            if self._running is None:
+                self._text = self._begin_long(seen, resumed=resumed)
+        if self._running is None and resumed is None:
+            self._begin_short(seen)
+        interrupted = bool(early) and before is not None and before.asker == "holdout"
+        self._windows.see(seen, self._mark(seen, hindrance), interrupted=interrupted)
+        if before is not None and before.asker == "holdout" and self._running is not before:
+            self._log_end(seen, before, early)
+        if self._windows.stale:
+            self._windows.reckon(seen.unix_s)
+            self._saved.learn(self._windows.savings, seen.now_s)
+        return self._running.sentence if self._running else ""
 
     # -- shown -----------------------------------------------------------------------------
 
-    def holdouts(self, name: str, unix_s: float) -> HoldoutsShown | None:
+    def holdouts(self, unix_s: float) -> HoldoutsShown | None:
         """None for a job without hold-outs that was never measured."""
-        job, share = self._jobs.get(name), self._asked.get(name, 0.0)
-        if job is None or (share == 0.0 and job.windows.saving is None):
+        share, saving, running = self._share, self._windows.saving, self._running
+        if share == 0.0 and saving is None:
             return None
-        schedule, saving, running = job.schedule, job.windows.saving, job.running
+        schedule = self._schedule
         held_out = running is not None and running.asker == "holdout"
-        ahead = schedule.next_unix_s(unix_s) if schedule and not job.text else None
+        ahead = schedule.next_unix_s(unix_s) if schedule and not self._text else None
         coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
         missing = HOLDOUTS_MIN - (saving.holdouts if saving else 0)
         if ahead and schedule and missing > 0:
             minutes = math.ceil(missing * schedule.slot_s / schedule.share / 60.0)
             within = f"{minutes} min" if minutes < 60 else f"{math.ceil(minutes / 60)} h"
             coming += f", a first interval within about {within}"
-        text = f"no hold-out now: {job.text}" if job.text else coming
+        text = f"no hold-out now: {self._text}" if self._text else coming
         return HoldoutsShown(
             share=share,
-            window_s=schedule.slot_s - _warm_up_s(job.verify) if schedule else None,
+            window_s=schedule.slot_s - _warm_up_s(self._verify) if schedule else None,
             text=running.sentence if running and held_out else text,
             held_out=held_out,
-            measuring="default" if held_out else job.windows.measuring,
+            measuring="default" if held_out else self._windows.measuring,
             next_unix_s=ahead,
-            outcomes=job.windows.outcomes,
+            outcomes=self._windows.outcomes,
             saving=saving,
         )
 
-    def time(self, name: str) -> DefaultTime | None:
+    def time(self) -> DefaultTime | None:
         """None for a job that was never enforced."""
-        job = self._jobs.get(name)
-        if job is None or job.credit_s is None:
+        if self._since_s is None or self._credit_s is None:
             return None
-        passed_s, age_s = job.seen_s - job.since_s, job.seen_s - job.measured_s
-        running = job.running
+        passed_s, age_s = self._seen_s - self._since_s, self._seen_s - self._measured_s
+        running = self._running
         return DefaultTime(
-            {asker: s / passed_s for asker, s in job.spent_s.items()} if passed_s > 0.0 else {},
+            {asker: s / passed_s for asker, s in self._spent_s.items()} if passed_s > 0.0 else {},
             age_s if math.isfinite(age_s) else None,
             running.sentence if running and running.asker != "holdout" else "",
         )
 
-    def account(self, name: str) -> Account:
+    def account(self) -> Account:
         """Zeros and None for a job that was not seen yet."""
-        job = self._jobs.get(name)
-        if job is None:
-            return Account()
-        measured_j, promised_j, known_ratio = job.saved.measured() or (None, None, None)
-        return Account(job.saved.predicted_j, measured_j, promised_j, known_ratio)
+        measured_j, promised_j, known_ratio = self._saved.measured() or (None, None, None)
+        return Account(self._saved.predicted_j, measured_j, promised_j, known_ratio)
 
     # -- turns -----------------------------------------------------------------------------
 
-    def _job(self, seen: JobSeen) -> _Job:
-        if seen.name not in self._jobs:
-            windows = MeasuredWindows(self._book, seen.name)
-            self._jobs[seen.name] = _Job(windows, SavedEnergy(), seen.now_s, seen.now_s)
-        return self._jobs[seen.name]
-
-    def _charge(self, job: _Job, seen: JobSeen) -> None:
+    def _charge(self, seen: JobSeen) -> None:
         """Time passed: on the account of the running window, and as credit for short ones."""
-        passed_s, job.seen_s = seen.now_s - job.seen_s, seen.now_s
-        job.measured_s = seen.measured.drift.measured_s
-        job.enforced = seen.enforced and seen.iteration_s is not None
+        if self._since_s is None:
+            self._since_s = self._seen_s = seen.now_s
+        passed_s, self._seen_s = seen.now_s - self._seen_s, seen.now_s
+        self._measured_s = seen.measured.drift.measured_s
+        self._enforced = seen.enforced and seen.iteration_s is not None
         if seen.lowered:
-            job.lowered_s = seen.now_s
+            self._lowered_s = seen.now_s
             # Waiting for a straggler has no hold-out beside it, and counts nowhere.
             if not seen.measured.straggling:
                 known = _under_plan(seen)
                 ran = seen.chunk.ran if known and seen.chunk else 0
                 promised_j = ran * seen.plan.saved_j if seen.plan else 0.0
                 kind = (seen.shape, seen.measured.phase.key)
-                job.saved.add(kind, seen.now_s, passed_s, ran, promised_j)
-        if not job.enforced or seen.iteration_s is None:
+                self._saved.add(kind, seen.now_s, passed_s, ran, promised_j)
+        if not self._enforced or seen.iteration_s is None:
             return
         most_s = SHORT_SAVED * self._expected_s(seen)
-        credit_s = most_s if job.credit_s is None else job.credit_s + SHARE_MAX * passed_s
-        if job.running is not None:
-            asker = job.running.asker
-            job.spent_s[asker] = job.spent_s.get(asker, 0.0) + passed_s
+        credit_s = most_s if self._credit_s is None else self._credit_s + SHARE_MAX * passed_s
+        if self._running is not None:
+            asker = self._running.asker
+            self._spent_s[asker] = self._spent_s.get(asker, 0.0) + passed_s
             credit_s -= passed_s if asker != "holdout" else 0.0
-        job.credit_s = min(credit_s, most_s)
+        self._credit_s = min(credit_s, most_s)
 
     def _expected_s(self, seen: JobSeen) -> float:
         """Of a short window. Clocks are not lowered again before the dwell, so it costs no less."""
         return max(length_s(seen.iteration_s or 0.0), seen.dwell_s)
 
-    def _ends(self, job: _Job, seen: JobSeen, hindrance: str) -> str:
+    def _ends(self, seen: JobSeen, hindrance: str) -> str:
         """Ends the running window where it is over, or has to end. Returns why it ended early."""
-        running = job.running
+        running = self._running
         if running is None:
             return ""
         early = ""
@@ -278,60 +245,71 @@ class DefaultWindows:
         elif running.phase != seen.measured.phase.key:
             early = REASONS["phase"]
         elif running.asker != "holdout":
-            early = "" if job.enforced else "the job is not enforced now"
-        elif hindrance or seen.verify != job.verify:
+            early = "" if self._enforced else "the job is not enforced now"
+        elif hindrance or seen.verify != self._verify:
             early = hindrance or "the policy changed"
         else:
-            early = job.windows.dropped
+            early = self._windows.dropped
         if running.asker == "holdout":
             over = seen.now_s >= running.ends_s
         else:
             settled = seen.measured.at_default and seen.measured.settled
             over = settled and seen.measured.current_iterations >= ITERATIONS and seen.powered
         if early or over:
-            job.running = None
+            self._running = None
         return early
 
-    def _log_end(self, job: _Job, seen: JobSeen, ended: DefaultWindow, early: str) -> None:
+    def _log_end(self, seen: JobSeen, ended: DefaultWindow, early: str) -> None:
         """Logs what a hold-out measured."""
         if early:
             said = f"ended early, nothing is counted: {early}"
-        elif job.windows.said:
-            said = f"ended: {job.windows.said}"
+        elif self._windows.said:
+            said = f"ended: {self._windows.said}"
         else:
-            said = f"ended: nothing is counted: {job.windows.dropped or REASONS['short']}"
+            said = f"ended: nothing is counted: {self._windows.dropped or REASONS['short']}"
         self._book.note(seen.name, f"hold-out window {said}", ended.generation)
 
-    def _arrange(self, job: _Job, seen: JobSeen) -> None:
+    def _arrange(self, seen: JobSeen) -> None:
         """The schedule for this policy and iteration time; changed as seldom as possible."""
-        held_out = job.running is not None and job.running.asker == "holdout"
+        held_out = self._running is not None and self._running.asker == "holdout"
         if held_out or seen.iteration_s is None:
             return
         verify, iteration_s = seen.verify, seen.iteration_s
         warm_up_s = _warm_up_s(verify)
         wanted_s = slot_s(verify.window_s, iteration_s, seen.dwell_s, warm_up_s)
         slim_s = slot_s(verify.window_s, SHRINK_RATIO * iteration_s, seen.dwell_s, warm_up_s)
-        same = job.schedule is not None and verify == job.verify
-        if same and job.schedule and wanted_s <= job.schedule.slot_s <= slim_s:
+        same = self._schedule is not None and verify == self._verify
+        if same and self._schedule and wanted_s <= self._schedule.slot_s <= slim_s:
             return
-        if not same or job.schedule is None or wanted_s != job.schedule.slot_s:
-            job.verify = verify
-            job.schedule = SwitchbackSchedule(seen.name, verify.holdout, wanted_s)
-            job.scheduled_s, job.done = seen.now_s, None
-            job.held = -NEIGHBOURS - 1
+        if not same or self._schedule is None or wanted_s != self._schedule.slot_s:
+            self._verify = verify
+            self._schedule = SwitchbackSchedule(seen.name, verify.holdout, wanted_s)
+            self._scheduled_s, self._done = seen.now_s, None
+            self._held = -NEIGHBOURS - 1
 
-    def _begin_long(self, job: _Job, seen: JobSeen, *, resumed: int | None) -> str:
+    def _due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
+        """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
+        later one of the cycle; never one that an earlier controller may have begun.
+        """
+        slot = schedule.slot(unix_s)
+        cycle = schedule.cycle(slot)
+        drawn = schedule.drawn(cycle)
+        late = unix_s - schedule.begins_unix_s(slot) > LATE_RATIO_MAX * schedule.slot_s
+        missed = schedule.begins_unix_s(drawn) - unix_s + now_s < self._scheduled_s
+        return slot >= drawn and self._done != cycle and not late and not missed
+
+    def _begin_long(self, seen: JobSeen, *, resumed: int | None) -> str:
         """Begins a hold-out where one is due. Returns what a due one waits for, else "".
 
         `resumed` is the plan that was suspended for a hold-out that ends in this step.
         """
-        schedule, unix_s = job.schedule, seen.unix_s
+        schedule, unix_s = self._schedule, seen.unix_s
         generation = resumed
         if generation is None and seen.plan is not None and seen.lowered:
             generation = seen.plan.generation
         if schedule is None or generation is None:
             return "no plan is in force that could be measured"
-        if not job.due(schedule, unix_s, seen.now_s):
+        if not self._due(schedule, unix_s, seen.now_s):
             return ""
         why = "" if resumed is not None else _unsettled(seen)
         if why:
@@ -344,7 +322,7 @@ class DefaultWindows:
         )
         if not self._book.note(seen.name, f"{sentence}; it begins", generation):
             return "the store did not take the record of it"
-        job.running = DefaultWindow(
+        self._running = DefaultWindow(
             "holdout",
             sentence,
             seen.shape,
@@ -353,29 +331,29 @@ class DefaultWindows:
             generation=generation,
             slot=slot,
         )
-        job.done = schedule.cycle(slot)
-        job.held, job.windows.said, job.windows.dropped = slot, "", ""
+        self._done = schedule.cycle(slot)
+        self._held, self._windows.said, self._windows.dropped = slot, "", ""
         return ""
 
-    def _begin_short(self, job: _Job, seen: JobSeen) -> None:
+    def _begin_short(self, seen: JobSeen) -> None:
         """Begins a short window where somebody asks for one, the account allows it, and it would
         show something: where a straggler, a power budget or another writer's lock changes the
         iteration time, default clocks tell nothing.
         """
-        if not job.enforced or not seen.lowered or seen.measured.straggling or seen.steered:
+        if not self._enforced or not seen.lowered or seen.measured.straggling or seen.steered:
             return
         expected_s = self._expected_s(seen)
         shift = seen.measured.drift.gpu_shift
         # Our clocks slow the others, or the job, by more than was planned.
         slows = shift is not None and shift.ratio < 1.0
         ahead_s = OVERDRAWN * expected_s if slows else 0.0
-        if (job.credit_s or 0.0) + ahead_s < expected_s:
+        if (self._credit_s or 0.0) + ahead_s < expected_s:
             return
-        asker, why = self._asks(job, seen)
+        asker, why = self._asks(seen)
         if asker is None:
             return
         sentence = f"default clocks for {ITERATIONS} iterations: {why}"
-        job.running = DefaultWindow(
+        self._running = DefaultWindow(
             asker,
             sentence,
             seen.shape,
@@ -384,7 +362,7 @@ class DefaultWindows:
             generation=seen.plan.generation if seen.plan else 0,
         )
 
-    def _asks(self, job: _Job, seen: JobSeen) -> tuple[Asker | None, str]:
+    def _asks(self, seen: JobSeen) -> tuple[Asker | None, str]:
         """Who asks for a short window, the strongest reason first."""
         shifted = _shifted(seen.measured.drift, seen.gpus)
         if shifted:
@@ -392,43 +370,33 @@ class DefaultWindows:
         if seen.suspected:
             return "breaker", seen.suspected
         # A dozen iterations more say little where default clocks were only just measured.
-        if not seen.doubt or seen.now_s - max(job.since_s, job.measured_s) < FIRST_S:
+        if not seen.doubt or seen.now_s - max(self._since_s or 0.0, self._measured_s) < FIRST_S:
             return None, ""
         return "doubt", seen.doubt
 
-    # -- windows ---------------------------------------------------------------------------
-
-    def _measure(
-        self, job: _Job, seen: JobSeen, hindrance: str, held: DefaultWindow | None, early: str
-    ) -> None:
-        """Adds this step to the job's windows; `held` ran before it, and ended `early`."""
-        mark = self._mark(job, seen, hindrance)
-        interrupted = bool(early) and held is not None and held.asker == "holdout"
-        job.windows.see(seen, mark, interrupted=interrupted)
-
-    def _mark(self, job: _Job, seen: JobSeen, hindrance: str) -> Mark | None:
+    def _mark(self, seen: JobSeen, hindrance: str) -> Mark | None:
         """What this step belongs to; None where clocks are changing or not known."""
         arm: Arm = "plan" if _under_plan(seen) else "default"
         measured = seen.measured
         if measured.straggling or (arm == "default" and (seen.lowered or not measured.at_default)):
             return None
-        schedule, running, warm_up_s = job.schedule, job.running, _warm_up_s(job.verify)
+        schedule, running, warm_up_s = self._schedule, self._running, _warm_up_s(self._verify)
         generation = seen.plan.generation if arm == "plan" and seen.plan else 0
         of = (arm, seen.shape, measured.phase.key, measured.since_s, generation)
         settled = measured.settled and seen.now_s - measured.since_s >= min(SETTLING_S, warm_up_s)
         if arm == "default":
             if running is None or running.asker != "holdout":
                 return Mark(*of)
-            warm = seen.now_s - job.lowered_s >= warm_up_s
+            warm = seen.now_s - self._lowered_s >= warm_up_s
             return Mark(*of, running.slot, settled and warm, running.ends_s)
         if schedule is None or hindrance:
             return Mark(*of)
         slot = schedule.slot(seen.unix_s)
         into_s = seen.unix_s - schedule.begins_unix_s(slot)
         warm = min(into_s, seen.now_s - measured.since_s) >= warm_up_s
-        near = abs(slot - job.held) <= NEIGHBOURS or schedule.is_measured(slot)
+        near = abs(slot - self._held) <= NEIGHBOURS or schedule.is_measured(slot)
         on_time = into_s - warm_up_s <= LATE_RATIO_MAX * schedule.slot_s
-        counts = near and (on_time or job.windows.is_open(arm, slot))
+        counts = near and (on_time or self._windows.is_open(arm, slot))
         return Mark(*of, slot, settled and warm and counts, seen.now_s + schedule.slot_s - into_s)
 
 

@@ -12,7 +12,7 @@ from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Question
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
-from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
+from joulecut_controller.reconcile.planning_step import JobPlanning, Planners, SolverFunctions
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver, frontier
@@ -72,7 +72,7 @@ class Planning:
     def __init__(self) -> None:
         self.worker, self.arrived, self.now_s = Worker(), list[str](), 10.0
         self.state = PlannerState()
-        self.step_of = PlanningStep(
+        self.planners = Planners(
             SolverFunctions(Solver, check, frontier),
             OnlineEstimator({WORLD.job: WORLD.profile()}),
             self.worker,
@@ -80,11 +80,12 @@ class Planning:
             LoopMetrics(),
             lambda: self.now_s,
         )
+        self.step_of = JobPlanning(self.planners, WORLD.job)
 
     def step(self, asked: PlanningInput) -> Decision | None:
         self.now_s += 5.0
         asked = replace(asked, view=replace(asked.view, now_s=self.now_s))
-        with self.step_of.step(WORLD.job):
+        with self.planners.turns.step(WORLD.job):
             made = self.step_of.decide(asked, self.state, None)
         if made is not None:
             self.state = made.state
@@ -101,13 +102,13 @@ def test_a_decision_goes_on_where_it_waited_with_the_picture_it_began_with() -> 
         assert planning.step(inputs(jitter_s)) is None
     changes = [one for one in planning.worker.asked if one.granularity == "changes"]
     assert len(changes) == 1
-    assert planning.step_of.wait(WORLD.job).waited_s == 59 * 5.0
+    assert planning.step_of.wait().waited_s == 59 * 5.0
     planning.worker.answer()
     assert planning.arrived == [WORLD.job]
     later = planning.step(inputs())
     assert later.plan.granularity == "changes"
     assert later.state.changed_s == planning.now_s
-    assert planning.step_of.wait(WORLD.job) is None
+    assert planning.step_of.wait() is None
 
 
 def test_another_promise_begins_another_decision() -> None:
@@ -128,4 +129,4 @@ def test_what_the_solver_cannot_do_costs_one_decision() -> None:
     planning.worker.error = ArithmeticError("overflow")
     planning.worker.answer()
     assert planning.step(inputs()).topic == "fault"
-    assert planning.step_of.wait(WORLD.job) is None
+    assert planning.step_of.wait() is None

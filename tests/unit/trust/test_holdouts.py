@@ -88,11 +88,10 @@ class Bench:
         """Another controller on the same store."""
         store: object = self.memory
         audit = AuditLog(store, lambda: self.unix_s)
-        self.windows = DefaultWindows(StoredBook(store, audit))
+        self.windows = DefaultWindows(StoredBook(store, audit), self.job)
         verify = self.verify or Verify(self.share, SLOT_S - WARM_UP_S)
         policy = WORLD.policy(verify=verify).jobs[0]
         self._policy = replace(policy, name=self.job)
-        self.windows.keep_only({self.job: self._policy})
         self._switch(held=False)
 
     @property
@@ -104,7 +103,7 @@ class Bench:
         return SwitchbackSchedule(self.job, self.share, SLOT_S)
 
     def shown(self) -> HoldoutsShown | None:
-        return self.windows.holdouts(self.job, self.unix_s)
+        return self.windows.holdouts(self.unix_s)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         ends_s = self.now_s + seconds
@@ -294,11 +293,11 @@ def test_measured_and_promised_joules_are_of_the_same_time_and_waiting_is_in_nei
     bench = Bench()
     bench.run(40 * SLOT_S, until=lambda: len(bench.turns) > 4 and not bench.held)
     bench.run(10.0)
-    before = bench.windows.account(bench.job)
+    before = bench.windows.account()
     assert before.measured_j is not None
     assert before.promised_j <= before.predicted_j
     bench.straggling = True
     bench.run(60.0)  # the window that was open ends, and is kept
-    waiting = bench.windows.account(bench.job)
+    waiting = bench.windows.account()
     bench.run(20 * SLOT_S)
-    assert bench.windows.account(bench.job) == waiting
+    assert bench.windows.account() == waiting

@@ -92,18 +92,10 @@ class Job:
         return opened
 
 
-def windows_of(*jobs: Job) -> DefaultWindows:
-    made = DefaultWindows(Nowhere())
-    made.keep_only(
-        {job.name: JobPolicy(job.name, "enforce", Slo(max_slowdown=0.05)) for job in jobs}
-    )
-    return made
-
-
 def looked(shift_ratio: float, seconds: int, **changed: object) -> list[bool]:
     """Second by second whether a window runs, of a job whose pace shifts all the time."""
     job = Job()
-    windows = windows_of(job)
+    windows = DefaultWindows(Nowhere(), job.name)
     return [
         job.step(windows, float(now_s), shift_ratio=shift_ratio, **changed)
         for now_s in range(seconds)
@@ -125,7 +117,7 @@ def test_whoever_asks_short_windows_keep_their_share(
 def test_clocks_that_slow_the_others_are_given_back_at_once_a_few_windows_ahead() -> None:
     """A GPU that recovers is one that the others need not wait for."""
     job = Job()
-    windows = windows_of(job)
+    windows = DefaultWindows(Nowhere(), job.name)
     spent = [job.step(windows, float(now_s), suspected="1.1 s") for now_s in range(1200)]
     assert not spent[-1], "its share is used up"
     recovered = BaselineDrift(measured_s=0.0, gpu_shift=GpuShift(("GPU-0",), 0.9))
