@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from joulecut_controller.board import Board, JobBoard, LogLine
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
-from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.context import JobServices
 from joulecut_controller.view import NodeView
 from joulecut_wire.errors import described
 
 
 async def make_board(
-    context: ReconcileContext,
     services: JobServices,
     cluster: Cluster,
     *,
@@ -28,33 +27,33 @@ async def make_board(
     policy = cluster.seen.policy
     said = {key: trouble_text(key, error) for key, error in troubles.items()}
     boards = await _jobs(cluster, said)
-    trouble = context.audit.trouble
+    trouble = services.audit.trouble
     waits = f"the audit log waits for the store: {trouble}" if trouble else ""
     others = other_controller(cluster.seen.view.nodes)
-    found = (context.leases.lost, services.budgets.complaint, waits, *said.values(), others)
+    found = (services.leases.lost, services.budgets.complaint, waits, *said.values(), others)
     warnings = tuple(filter(None, found))
-    done = () if context.leases.lost else done
+    done = () if services.leases.lost else done
     actions = "; ".join((*(f"{line.job}: {line.text}" for line in done), *warnings))
     return Board(
-        at_unix_s=context.unix_s(),
+        at_unix_s=services.unix_s(),
         pass_number=number,
-        epoch=context.epoch,
+        epoch=services.epoch,
         sentence=actions or "no change",
         steady=not actions,
         lines=(*done, *_wrong(cluster, said, warnings)),
         warnings=warnings,
         view=cluster.view(board.view for board in boards),
         jobs=boards,
-        events=context.audit.newest,
+        events=services.audit.newest,
         policy_source=policy.source,
         policy_digest=policy.digest,
         policy_error=cluster.watcher.error,
         budget=services.budgets.shares,
         power_limits=services.power_budget.shown,
-        interval_s=context.interval_s,
+        interval_s=services.interval_s,
         holds=services.holds.all,
         policy=policy,
-        unused_s=services.energy.ledger.unused_s(context.unix_s()),
+        unused_s=services.energy.ledger.unused_s(services.unix_s()),
         elsewhere=elsewhere,
     )
 

@@ -23,7 +23,7 @@ from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
 from joulecut_controller.ports import Rates, Record
 from joulecut_controller.power.budget import Share
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.leases import LimitOutcome
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
@@ -57,7 +57,6 @@ class Cluster:
     answers of a Prometheus, by expression.
     """
 
-    context: ReconcileContext
     services: JobServices
     source: InitVar[PolicySource]
     seen: ClusterSeen
@@ -73,12 +72,12 @@ class Cluster:
     _found: FoundJobs = field(default_factory=FoundJobs)
 
     def __post_init__(self, source: PolicySource) -> None:
-        self.watcher = PolicyWatcher(source, self.seen.policy, self.context.audit)
+        self.watcher = PolicyWatcher(source, self.seen.policy, self.services.audit)
         self.services.learner.set_profiles(profiles_of(self.seen.policy))
 
     async def step(self) -> None:
         """One look at policy and agents."""
-        self.context.audit.catch_up()
+        self.services.audit.catch_up()
         changed = await self._follow_policy()
         services = self.services
         for memory in (services.predictions, services.energy):
@@ -101,19 +100,19 @@ class Cluster:
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
-        unused = self.services.energy.ledger.unused_s(self.context.unix_s())
+        unused = self.services.energy.ledger.unused_s(self.services.unix_s())
         wanted = with_unused(wanted, unused, gpus, seen.jobs.values())
-        wanted = self._at_least_cost(at_hour(wanted, self.context.unix_s(), self.prices))
+        wanted = self._at_least_cost(at_hour(wanted, self.services.unix_s(), self.prices))
         if wanted.written is not None:
             self._book_prices(wanted.cost)
         if newer or wanted != seen.policy:
             seen.policy = wanted
             self.services.learner.set_profiles(profiles_of(wanted))
         before, seen.policies = seen.policies, {policy.name: policy for policy in wanted.jobs}
-        has = self.context.claims.has
+        has = self.services.claims.has
         claimed = [name for name in seen.policies if has(name) and name not in self.jobs]
         for name in claimed:
-            self.jobs[name] = JobController(self.context, self.services, seen, seen.policies[name])
+            self.jobs[name] = JobController(self.services, seen, seen.policies[name])
         seen.count = len(self.jobs)
         self.services.keep_only({name: job.policy for name, job in self.jobs.items()})
         changed = {name for name in self.jobs if seen.policies.get(name) != before.get(name)}
@@ -121,11 +120,11 @@ class Cluster:
 
     def _book_prices(self, cost: Cost) -> None:
         """Prices by the hour, as they come into force, for the log and for reports."""
-        now_s, before = self.context.unix_s(), self.seen.policy.cost
+        now_s, before = self.services.unix_s(), self.seen.policy.cost
         if before.hour != cost.hour:
-            self.context.audit.post("policy", "", f"prices: {cost.hour}")
+            self.services.audit.post("policy", "", f"prices: {cost.hour}")
         due = before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S
-        if due and self.context.claims.leads:
+        if due and self.services.claims.leads:
             self._booked_s = now_s
             content = json.dumps([cost.kwh, cost.co2_g_per_kwh, cost.stale])
             self._unkept.append(Record(now_s, PRICES, "", content))
@@ -153,14 +152,14 @@ class Cluster:
         if moved <= max(COST_STEP, COST_STEP_RATIO * held):
             return replace(job, slo=job.slo.at_cost(held))
         text = f"least cost at {prices}: max_slowdown {100.0 * (slo.max_slowdown or 0.0):.2f} %"
-        self.context.audit.post("policy", job.name, text)
+        self.services.audit.post("policy", job.name, text)
         content = json.dumps(slo.max_slowdown)
-        self._unkept.append(Record(self.context.unix_s(), LEAST_COST, job.name, content))
+        self._unkept.append(Record(self.services.unix_s(), LEAST_COST, job.name, content))
         return replace(job, slo=slo)
 
     def _earlier_target(self, job: str) -> float:
         """What an earlier controller found to cost least, until this one knows better; else 0."""
-        newest = self.context.store.records(LEAST_COST, job=job, limit=1)
+        newest = self.services.store.records(LEAST_COST, job=job, limit=1)
         with suppress(ValueError, IndexError):
             return max(0.0, float(newest[0].content))
         return 0.0
@@ -169,9 +168,9 @@ class Cluster:
         """The cluster as of now. Returns the jobs that this changes: those whose GPUs moved, or
         all where another controller leads.
         """
-        context = self.context
+        context = self.services
         now_s = context.now_s()
-        state = self.services.fleet.observe(now_s)
+        state = context.fleet.observe(now_s)
         await asyncio.sleep(0)  # streams and heartbeats come in between
         view, moved = context.observer.arrange(self.seen.policy, state, now_s, self.jobs)
         faults = self.rates.faults(now_s) if self.rates else ()
@@ -193,10 +192,10 @@ class Cluster:
         """Why this term is over; empty while it is not. An agent that shows a newer term is asked
         nothing: the store says whether one was begun.
         """
-        epoch, store = self.context.epoch, self.context.store
+        epoch, store = self.services.epoch, self.services.store
         newer = next((node for node in nodes if node.epoch_seen > epoch), None)
         given = 0
-        if newer is not None and self.context.claims.group is None:
+        if newer is not None and self.services.claims.group is None:
             with suppress(Unavailable):  # the leader lock, which is in the store, ends the term
                 given = await asyncio.to_thread(store.epoch)
         if newer is None or given <= epoch:
@@ -209,7 +208,7 @@ class Cluster:
     def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
         seen = self.seen
-        now_s = seen.view.now_s if seen.begun else self.context.now_s()
+        now_s = seen.view.now_s if seen.begun else self.services.now_s()
         return replace(seen.view, now_s=now_s, jobs=tuple(jobs))
 
     async def keep_power_budget(
@@ -234,12 +233,12 @@ class Cluster:
                 if name in self.jobs
             }
             shared.need(own)
-            group = self.context.claims.group
+            group = self.services.claims.group
             await shared.exchange((NO_JOB, *(group.holders if group else own)) if needed else ())
             async with acting(ALL):
                 if leads and needed:
                     await self._divide()
-                if not self.context.leases.lost:
+                if not self.services.leases.lost:
                     await shared.carry_out(self._set_limits)
             services.power_budget.take_answers()
         for name in self.jobs:
@@ -249,7 +248,7 @@ class Cluster:
 
     def _say(self, change: str) -> None:
         if change:
-            self.context.audit.post("plan", "", change)
+            self.services.audit.post("plan", "", change)
 
     async def _divide(self) -> None:
         """Shares of all jobs, and the limits that keep the budget whatever becomes of clocks."""
@@ -283,14 +282,14 @@ class Cluster:
     async def keep_memory(self) -> None:
         """Fits and stores what was learnt. Raises Unavailable."""
         services = self.services
-        if not self.context.leases.lost:
-            services.learning.step(self.context.now_s())
+        if not self.services.leases.lost:
+            services.learning.step(self.services.now_s())
             await services.predictions.save()
             services.holds.catch_up()
-            if self.context.claims.leads:
-                await services.energy.save(self.context.unix_s())
+            if self.services.claims.leads:
+                await services.energy.save(self.services.unix_s())
             while self._unkept:
-                await asyncio.to_thread(self.context.store.keep_record, self._unkept[0])
+                await asyncio.to_thread(self.services.store.keep_record, self._unkept[0])
                 del self._unkept[0]
 
 

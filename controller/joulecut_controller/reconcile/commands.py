@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
-from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.context import JobServices
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.view import GpuView
@@ -29,7 +29,6 @@ class Commands:
     this one does by `follow_holds`.
     """
 
-    context: ReconcileContext
     services: JobServices
     jobs: Mapping[str, JobController]
     executed: Callable[[str], None]
@@ -47,7 +46,7 @@ class Commands:
 
     async def execute(self, order: Order) -> Done:
         """Executes a command. Never raises a JoulecutError."""
-        lost = self.context.leases.lost
+        lost = self.services.leases.lost
         if lost:
             return Done(f"this controller does not lead: {lost}", "standby")
         refusal = self._unknown(order)
@@ -57,12 +56,12 @@ class Commands:
             if order.op == "adopt":
                 done = self._settle(order.node)
             else:
-                if self.context.claims.group and order.op == "resume":
+                if self.services.claims.group and order.op == "resume":
                     await self.follow_holds()  # of a moment ago, by another controller
                 done = self._resume(order) if order.op == "resume" else await self._stop(order)
             if done.refused:
                 return done
-            self.context.audit.note(
+            self.services.audit.note(
                 "hold",
                 order.job,
                 f"{order.op} by {order.by}: {done.sentence}",
@@ -83,7 +82,7 @@ class Commands:
     def _unknown(self, order: Order) -> str:
         """Why the command names no job or node; empty where it does."""
         held = {hold.job for hold in self.services.holds.all}
-        known = order.job in self.jobs or self.context.claims.elsewhere(order.job)
+        known = order.job in self.jobs or self.services.claims.elsewhere(order.job)
         known = known or (order.op == "resume" and order.job in held)
         if order.job and not known:
             there = _some(self.jobs)
@@ -96,7 +95,7 @@ class Commands:
 
     def _nodes(self) -> list[tuple[str, ...]]:
         """The names of every agent: its node, where known, and its address."""
-        nodes = self.services.fleet.observe(self.context.now_s()).nodes
+        nodes = self.services.fleet.observe(self.services.now_s()).nodes
         return [tuple(filter(None, (node.node, node.address))) for node in nodes]
 
     # -- orders ----------------------------------------------------------------------------
@@ -126,7 +125,7 @@ class Commands:
 
     def _settle(self, node: str) -> Done:
         """The GPUs that this node shows beside another are its own."""
-        if not self.context.claims.leads:
+        if not self.services.claims.leads:
             text = "the controller whose joulecut_controller_leader is 1 decides who owns GPUs"
             return Done(text, "conflict")
         uuids = self.adopt(node)
@@ -142,11 +141,11 @@ class Commands:
         for job in held:
             try:
                 self.services.holds.place(
-                    Hold(job, kind, order.reason, order.by, self.context.unix_s())
+                    Hold(job, kind, order.reason, order.by, self.services.unix_s())
                 )
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
-        if self.context.claims.elsewhere(order.job):
+        if self.services.claims.elsewhere(order.job):
             said = f"{order.job} is held; the controller that commands it resets its GPUs"
             return Done(error or said, "failed" if error else "", jobs)
         own = tuple(job for job in jobs if job in self.jobs)
@@ -175,12 +174,12 @@ class Commands:
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""
-        holding, picture = self.context.leases.of(job), self.jobs[job].picture
+        holding, picture = self.services.leases.of(job), self.jobs[job].picture
         seen = picture.observation.job.placement.uuids if picture else ()
         return set(holding.address_of if holding else ()).union(seen)
 
     def _gpus(self) -> tuple[GpuView, ...]:
-        return self.services.fleet.observe(self.context.now_s()).gpus
+        return self.services.fleet.observe(self.services.now_s()).gpus
 
     async def _release(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
         """Our own leases first; a restore then clears every other lease on the GPUs."""
@@ -196,7 +195,7 @@ class Commands:
             for gpu in self._gpus()
             if everything or gpu.uuid in uuids or order.node in (gpu.node, gpu.address)
         ]
-        return await self.context.leases.clear("", places, reason)
+        return await self.services.leases.clear("", places, reason)
 
 
 def _named(order: Order) -> str:

@@ -43,9 +43,11 @@ async def give_way() -> None:
     await asyncio.sleep(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileContext:
-    """`interval_s` is the time between passes; an observation older than `stale_s` is not used."""
+    """What clocks of a job need. `interval_s` is the time between passes; an observation older than
+    `stale_s` is not used.
+    """
 
     store: Store
     audit: AuditLog
@@ -91,8 +93,8 @@ class ClusterSeen:
         return self.pacing.ttl_within_s(min(limits_s, default=0.0))
 
 
-@dataclass(frozen=True, slots=True)
-class JobServices:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobServices(ReconcileContext):
     """What the controllers of jobs use together. State kept there per job is dropped when the job
     leaves the policy, so that the memory of a long-running controller stays bounded. `unready` says
     why no plan can be made yet.

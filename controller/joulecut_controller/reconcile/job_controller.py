@@ -28,12 +28,7 @@ from joulecut_controller.ports import FleetState
 from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Point
 from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
-from joulecut_controller.reconcile.context import (
-    ClusterSeen,
-    JobServices,
-    ReconcileContext,
-    give_way,
-)
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices, give_way
 from joulecut_controller.reconcile.drift import as_asked, drift, used_again
 from joulecut_controller.reconcile.holds import JobBreaker
 from joulecut_controller.reconcile.leases import Outcome
@@ -78,12 +73,11 @@ class JobController:
 
     def __init__(
         self,
-        context: ReconcileContext,
         services: JobServices,
         cluster: ClusterSeen,
         policy: JobPolicy,
     ) -> None:
-        self._context, self._services, self._cluster = context, services, cluster
+        self._services, self._cluster = services, cluster
         self.policy = policy
         self.picture: Picture | None = None
         self.outdated = False
@@ -93,11 +87,11 @@ class JobController:
         self._power_error: float | None = None
         self._power_ratio = UNMEASURED_RATIO
         self._taught = 0  # passes in which the estimators learned from it
-        self._baseline = BaselineRecord(context, policy.name)
-        self._breaker = JobBreaker(services.holds, context.audit, cluster.pacing.lag_s)
-        book = StoredBook(context.store, context.audit)
+        self._baseline = BaselineRecord(services, policy.name)
+        self._breaker = JobBreaker(services.holds, services.audit, cluster.pacing.lag_s)
+        book = StoredBook(services.store, services.audit)
         self._default_windows = DefaultWindows(book, policy.name)
-        self.rollout = PlanRollout(context, policy.name)
+        self.rollout = PlanRollout(services, policy.name)
 
     @property
     def name(self) -> str:
@@ -144,7 +138,7 @@ class JobController:
         picture = self.picture
         if picture is None or self.outdated:
             return None
-        return picture if self._context.now_s() - picture.view.now_s < PICTURE_S else None
+        return picture if self._services.now_s() - picture.view.now_s < PICTURE_S else None
 
     # -- a look ----------------------------------------------------------------------------
 
@@ -167,7 +161,7 @@ class JobController:
 
     def _observe(self, *, loads: bool) -> tuple[JobObservation, View]:
         """The job with its own agents and GPUs, as of now."""
-        now_s, observer, cluster = self._context.now_s(), self._context.observer, self._cluster
+        now_s, observer, cluster = self._services.now_s(), self._services.observer, self._cluster
         reports, known = self._services.inbox.take(self.name), cluster.view.gpus
         uuids = observer.gpus_of(self.name, reports)
         addresses = {known[uuid].address for uuid in uuids if uuid in known}
@@ -184,8 +178,8 @@ class JobController:
 
     def _is_examined(self) -> bool:
         """Whether it is this job's turn."""
-        now_s, count = self._context.now_s(), self._cluster.count
-        every_s = self._context.interval_s * count / EXAMINED_PER_INTERVAL
+        now_s, count = self._services.now_s(), self._cluster.count
+        every_s = self._services.interval_s * count / EXAMINED_PER_INTERVAL
         if self._examined_s is None:  # jobs that begin together have their turns one after another
             self._examined_s = now_s - every_s * len(self._cluster.jobs) / count
             return True
@@ -199,7 +193,7 @@ class JobController:
 
         Returns the vetoes of this controller: commands, the breaker, failures, leases.
         """
-        services, leases = self._services, self._context.leases
+        services, leases = self._services, self._services.leases
         held, share = leases.of(self.name) is not None, services.shared_budget.share(self.name)
         # An order has no slowdown budget; where a power limit slows the job, clocks do not.
         if not observation.job.policy.is_order and not share.limited:
@@ -227,7 +221,7 @@ class JobController:
         await self._verify_clocks(observation, view)
         if self.rollout.holding is None:  # default clocks run, whatever was decided
             rollout.state = rollout.state.at_default()
-        waits = rollout.backoff.wait(self._context.now_s())
+        waits = rollout.backoff.wait(self._services.now_s())
         ledger, uuids = self._services.energy.ledger, observation.job.placement.uuids
         if self.policy.parked and not all(map(ledger.is_unused, uuids)):
             waits = USED_AGAIN
@@ -244,7 +238,7 @@ class JobController:
         if self.rollout.holding is None:
             return
         if reservation:
-            self.rollout.backoff.fail(reservation, self._context.now_s())
+            self.rollout.backoff.fail(reservation, self._services.now_s())
         await self.release_all(reservation or f"mode is now {self.policy.mode}")
 
     async def _verify_clocks(self, observation: JobObservation, view: View) -> None:
@@ -253,14 +247,14 @@ class JobController:
         if holding is None or not rollout.is_newer(view):
             return
         if used := used_again(holding, observation.job):
-            self._services.energy.ledger.note_used(used, self._context.unix_s())
+            self._services.energy.ledger.note_used(used, self._services.unix_s())
             await self.release_all(USED_AGAIN)
         elif why := drift(holding, observation, view):
             self._services.metrics.drifts += 1
-            rollout.backoff.fail(why, self._context.now_s())
+            rollout.backoff.fail(why, self._services.now_s())
             await self.release_all(why)
             generation = holding.plan.generation
-            self._context.audit.post("drift", self.policy.name, why, generation=generation)
+            self._services.audit.post("drift", self.policy.name, why, generation=generation)
         elif rollout.held_s() > FORGIVE_S:
             rollout.backoff.forgive()
 
@@ -299,7 +293,7 @@ class JobController:
             baseline_progress=progress(measured.current_iterations, measured.current),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
-            stale_s=self._context.stale_s,
+            stale_s=self._services.stale_s,
             host_power_w=self._cluster.policy.cost.host_power_w,
             vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.shared_budget.share(self.name).deadline_s,
@@ -314,7 +308,7 @@ class JobController:
         seen = job_seen(
             inputs,
             observation,
-            unix_s=self._context.unix_s(),
+            unix_s=self._services.unix_s(),
             applied=applied,
             suspected=self._breaker.suspected,
         )
@@ -347,7 +341,7 @@ class JobController:
 
     def _refreshed(self, picture: Picture) -> View:
         """The picture's view with the job's own agents and GPUs as of now."""
-        view, now_s = picture.view, self._context.now_s()
+        view, now_s = picture.view, self._services.now_s()
         uuids = picture.observation.job.placement.uuids
         state = self._services.fleet.observe(
             now_s, {view.gpus[uuid].address for uuid in uuids if uuid in view.gpus}
@@ -361,7 +355,7 @@ class JobController:
     def _ask_frontier(self, job: JobState) -> None:
         costs = self.state.costs
         if costs is not None and job.measured.baseline is not None:
-            granularity, now_s = self.state.rung.granularity, self._context.now_s()
+            granularity, now_s = self.state.rung.granularity, self._services.now_s()
             prices = self._cluster.policy.cost.prices(hosts=False)
             self._services.frontiers.ask(self.name, costs, granularity, prices, now_s)
 
@@ -465,7 +459,7 @@ class JobController:
             delay=self._delay,
             holds=services.holds.of(self.name),
             trips=services.holds.trips(self.name),
-            holdout=windows.holdouts(self._context.unix_s()),
+            holdout=windows.holdouts(self._services.unix_s()),
             default_time=windows.time(),
             account=windows.account(),
             vetoes=in_order(vetoes(picture.inputs)),

@@ -31,7 +31,7 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.cluster_board import make_board, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, HOLDS, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Holds
@@ -104,18 +104,6 @@ class Reconciler:
         self.metrics = LoopMetrics()
         self.board: Board | None = None
         self._jobs: dict[str, JobController] = {}
-        self._context = ReconcileContext(
-            store=store,
-            audit=AuditLog(store, unix_s),
-            leases=Leases(fleet, claims.first),
-            observer=Observer(lag_s=pacing.lag_s, stale_s=pacing.stale_s),
-            check=solver.check,
-            claims=claims,
-            interval_s=pacing.interval_s,
-            stale_s=pacing.stale_s,
-            now_s=now_s,
-            unix_s=unix_s,
-        )
         self._loop = Loop(
             self._step,
             self._take_in,
@@ -126,9 +114,19 @@ class Reconciler:
         )
         tasks = BackgroundTasks(background, failed=self._not_computed, finished=self._to_show.set)
         holds = Holds(store, unix_s)
-        audit, leases = self._context.audit, self._context.leases
+        audit, leases = AuditLog(store, unix_s), Leases(fleet, claims.first)
         shared_budget = SharedBudget(claims, power_table or OwnTable(store))
         self._services = JobServices(
+            store=store,
+            audit=audit,
+            leases=leases,
+            observer=Observer(lag_s=pacing.lag_s, stale_s=pacing.stale_s),
+            check=solver.check,
+            claims=claims,
+            interval_s=pacing.interval_s,
+            stale_s=pacing.stale_s,
+            now_s=now_s,
+            unix_s=unix_s,
             fleet=fleet,
             inbox=Inbox(),
             learner=learner,
@@ -155,7 +153,6 @@ class Reconciler:
             metrics=self.metrics,
         )
         self._cluster = Cluster(
-            context=self._context,
             services=self._services,
             source=source,
             seen=ClusterSeen(policy, pacing),
@@ -165,7 +162,6 @@ class Reconciler:
             changed=self._changed,
         )
         self.commands = Commands(
-            self._context,
             self._services,
             jobs=self._jobs,
             executed=self._ordered,
@@ -179,15 +175,15 @@ class Reconciler:
 
     @property
     def epoch(self) -> int:
-        return self._context.epoch
+        return self._services.epoch
 
     @property
     def claims(self) -> Claims:
-        return self._context.claims
+        return self._services.claims
 
     @property
     def leads(self) -> bool:
-        return not self._context.leases.lost
+        return not self._services.leases.lost
 
     @property
     def policy(self) -> Policy:
@@ -246,7 +242,6 @@ class Reconciler:
         result: PassResult = "failed" if failed else "changed" if done else "unchanged"
         self.metrics.results[result] += 1
         self.board = await make_board(
-            self._context,
             self._services,
             self._cluster,
             number=self._pass_number,
@@ -261,17 +256,17 @@ class Reconciler:
         cluster fail, since another controller may lead.
         """
         dead_s = self._pacing.dead_s
-        if self._context.leases.lost or self._loop.silent_s(CLUSTER) > dead_s:
+        if self._services.leases.lost or self._loop.silent_s(CLUSTER) > dead_s:
             return
         alive = {name for name in self._jobs if self._loop.silent_s(name) <= dead_s}
-        outcomes = await self._context.leases.renew(self.ttl_s(), alive)
+        outcomes = await self._services.leases.renew(self.ttl_s(), alive)
         self._unrenewed.intersection_update(self._jobs)
         for job, outcome in outcomes.items():
             if not outcome.refused:
                 self._unrenewed.discard(job)
             elif job not in self._unrenewed:
                 self._unrenewed.add(job)
-                self._context.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
+                self._services.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
 
     def run_late(self, late_s: float) -> None:
         """Records that the event loop was late by so much."""
@@ -280,7 +275,7 @@ class Reconciler:
 
     def wish(self) -> Wish:
         """What this term wants of the controllers that share the store."""
-        seen, claims = self._cluster.seen, self._context.claims
+        seen, claims = self._cluster.seen, self._services.claims
         # The first step of the cluster knows no running jobs of classes yet.
         jobs = frozenset(seen.policies) if self._cluster.steps > 1 else None
         return Wish(jobs, frozenset(claims.given), self._barred(), self._reporting())
@@ -290,13 +285,13 @@ class Reconciler:
         those without a job that every controller can place; None: every one. Who keeps a power
         budget reads every limit.
         """
-        group, seen = self._context.claims.group, self._cluster.seen
+        group, seen = self._services.claims.group, self._cluster.seen
         if group is None or len(group.watchers) < 2:
             return None
         if group.leads and self._services.power_budget.needed(seen.policy):
             return None
         own = group.among(group.holders) | group.among(group.wanted) | self._jobs.keys()
-        gpus, of = seen.view.gpus, self._context.observer.agents_of
+        gpus, of = seen.view.gpus, self._services.observer.agents_of
         placed = (name for name, job in seen.policies.items() if job.is_placed)
         others = (of(name, ()) for name in placed if group.holders.get(name) in group.live)
         return frozenset().union(
@@ -321,10 +316,10 @@ class Reconciler:
         """The agents that this controller does not reach, and the jobs that run on one of them or
         on none that is known.
         """
-        lost = self._cluster.reach.lost(self._context.now_s())
+        lost = self._cluster.reach.lost(self._services.now_s())
         if not lost:
             return frozenset()
-        of, elsewhere = self._context.observer.agents_of, self._elsewhere
+        of, elsewhere = self._services.observer.agents_of, self._elsewhere
         return lost.union(
             name
             for name in self._cluster.seen.policies
@@ -333,7 +328,7 @@ class Reconciler:
 
     def follow(self, group: Group) -> None:
         """A newer state of the controllers that share the store."""
-        claims = self._context.claims
+        claims = self._services.claims
         holds = claims.group.holds if claims.group else 0
         if not claims.follow(group):
             return
@@ -349,18 +344,18 @@ class Reconciler:
     def show_elsewhere(self, parts: tuple[tuple[float, str], ...], events: Iterable[Event]) -> None:
         """Boards show these parts and newest events of all controllers from now on."""
         self._parts = parts
-        self._context.audit.follow(events)
+        self._services.audit.follow(events)
         self._to_show.set()
 
     def stand_down(self, why: str) -> None:
         """The term is over: no more commands are sent, and leases run out."""
-        self._context.leases.end(why)
+        self._services.leases.end(why)
 
     async def stop(self, reason: str) -> None:
         """Releases every GPU; where an agent does not answer, its leases run out."""
         await self._services.background.stop()
         await self._loop.stop(STOP_WAIT_S)
-        if self._context.leases.lost:
+        if self._services.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
 
@@ -418,19 +413,19 @@ class Reconciler:
         """Whether another controller goes on with the job from now on. Even shares can wait until
         its first baseline is measured, which would begin again there.
         """
-        claims, name = self._context.claims, job.name
+        claims, name = self._services.claims, job.name
         if name in claims.leaving:
             return claims.barred(name) or not job.measures_first
         return not claims.has(name)
 
     def _hand_over(self, name: str) -> None:
         """Another controller goes on with the job and its leases."""
-        self._context.leases.hand_over(name)
-        self._context.claims.given.add(name)
+        self._services.leases.hand_over(name)
+        self._services.claims.given.add(name)
         self.to_share.set()
         del self._jobs[name]
         self._cluster.seen.jobs.pop(name, None)
-        self._context.audit.post("lead", name, "handed over to another controller")
+        self._services.audit.post("lead", name, "handed over to another controller")
         self._to_show.set()
 
     def _elsewhere_on(self, uuids: set[str]) -> set[str]:
@@ -439,10 +434,10 @@ class Reconciler:
         shown = (gpus[uuid].snapshot for uuid in uuids & gpus.keys())
         holders = {one.lease.job for one in shown if one is not None and one.lease is not None}
         reporting = {name for name, known in self._elsewhere.items() if uuids & known.keys()}
-        return {name for name in holders | reporting if self._context.claims.elsewhere(name)}
+        return {name for name in holders | reporting if self._services.claims.elsewhere(name)}
 
     async def _step_cluster(self) -> None:
-        group, now_s = self._context.claims.group, self._context.now_s()
+        group, now_s = self._services.claims.group, self._services.now_s()
         self._cluster.unclaimed(one for one in (group.reporting if group else ()) if not one[0])
         await self._cluster.step()
         known = self._cluster.seen.policies
@@ -455,7 +450,7 @@ class Reconciler:
         }
         self._loop.add(POWER)
         self._loop.add(MEMORY)
-        self.metrics.last_success_unix_s = self._context.unix_s()
+        self.metrics.last_success_unix_s = self._services.unix_s()
         self._to_show.set()
 
     def _observations(self) -> dict[str, JobObservation]:
@@ -467,11 +462,11 @@ class Reconciler:
         }
 
     def _not_computed(self, key: tuple[str, str], error: str) -> None:
-        self._context.audit.post("plan", key[1], f"{key[0]} was not computed: {error}")
+        self._services.audit.post("plan", key[1], f"{key[0]} was not computed: {error}")
 
     def _failed(self, key: str, error: str) -> None:
         job = key if key in self._jobs else ""
-        self._context.audit.post("plan", job, trouble_text(key, error))
+        self._services.audit.post("plan", job, trouble_text(key, error))
         self._to_show.set()
 
     # -- news ------------------------------------------------------------------------------
@@ -482,13 +477,13 @@ class Reconciler:
         if not self._cluster.seen.begun:
             return
         reports, self._reports = self._reports, ()
-        routed = self._context.observer.route(reports, self._rates.take() if self._rates else ())
+        routed = self._services.observer.route(reports, self._rates.take() if self._rates else ())
         self._cluster.unclaimed((one.report.job, one.report.uuid) for one in routed.unclaimed)
         unclaimed = self._elsewhere.setdefault("", {})
         unclaimed |= {one.report.uuid: one for one in routed.unclaimed}
         own: dict[str, list[ArrivedReport]] = {}
         for name, arrived in routed.by_job.items():
-            if self._context.claims.has(name):
+            if self._services.claims.has(name):
                 own[name] = [*self._elsewhere.pop(name, {}).values(), *arrived]
             else:
                 known = self._elsewhere.setdefault(name, {})
@@ -509,7 +504,7 @@ class Reconciler:
     def _news(self, name: str) -> None:
         """The job is looked at again, and not more often than news may ask for."""
         picture = self._jobs[name].picture if name in self._jobs else None
-        age_s = self._context.now_s() - picture.view.now_s if picture else math.inf
+        age_s = self._services.now_s() - picture.view.now_s if picture else math.inf
         spacing_s = max(NEWS_S, NEWS_S_PER_JOB * len(self._jobs))
         self._changed(name, max(0.0, spacing_s - age_s))
 
