@@ -140,7 +140,7 @@ def test_nothing_is_set_on_a_gpu_in_use() -> None:
         assert agent.describe().epoch_seen == 4  # no new term: no controller is put off
 
 
-@pytest.mark.parametrize("writes", [1, 2, 5])
+@pytest.mark.parametrize("writes", [1, 2, pytest.param(5, marks=pytest.mark.long)])
 def test_ctrl_c_gives_the_clock_back(writes: int) -> None:
     """In a lock, in its reset, and in the middle of the changes."""
     with fake_driver(1) as driver, agent_on(driver) as agent:
