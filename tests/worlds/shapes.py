@@ -2,7 +2,7 @@
 
 The GPUs of a group share every operation: each does its part at its own pace, and all wait for the
 slowest. Replicas meet once per iteration, to add up their gradients, which takes a constant time.
-The order of operations is written here again, so that the controller's graph is not its own judge.
+The order of operations is that of the graph, which `tests/reference` holds to torch's.
 """
 
 import math
@@ -14,6 +14,7 @@ from unprofiled import UnprofiledWorld
 from worlds import Agent, World
 
 from joulecut_controller.ports import ArrivedReport
+from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem
@@ -27,7 +28,6 @@ from joulecut_sim.plant import Iteration, Noise, Plant, StageRun
 from joulecut_sim.skus import Sku
 
 Gpu = tuple[int, int, int]  # stage, replica, member
-Part = tuple[str, int, int]  # kind, chunk, microbatch
 HALVES = ("input", "weight")  # of a backward, each half of it
 
 
@@ -66,8 +66,7 @@ class ShapePlant(Plant):
         self.watts = {gpu: float(dice.normal(1.0, noise.gpu_power)) for gpu in self.gpus}
         self.power_ratio = [1.0] * pipeline.stages
         self._luck = np.random.default_rng(seed + 1)
-        self._parts = programs(pipeline)
-        self._needs = _needs(pipeline, self._parts)
+        self._steps = _steps(pipeline)
 
     def gpu_s(self, gpu: Gpu, kind: Instruction, clock_mhz: float) -> float:
         """Mean time of one whole operation on one GPU."""
@@ -121,100 +120,26 @@ class ShapePlant(Plant):
     def _play(self, pace: Sequence[Mapping[Instruction, float]]) -> tuple[float, list]:
         """When the last operation of a replica ends, and how long each stage worked by kind."""
         chunks, jitter = self.pipeline.chunks, self.noise.operation
-        count = sum(map(len, self._parts))
-        luck = np.maximum(0.5, self._luck.normal(1.0, jitter, count)).tolist()
+        luck = np.maximum(0.5, self._luck.normal(1.0, jitter, len(self._steps))).tolist()
         ends: list[float] = []
-        free = [0.0] * len(pace)
         worked: list[dict[str, float]] = [{} for _ in pace]
-        for (stage, (kind, _, _), needs), lucky in zip(self._needs, luck, strict=True):
+        for (stage, kind, needs), lucky in zip(self._steps, luck, strict=True):
             if kind == "forward":
                 seconds = pace[stage]["forward"] / chunks * lucky
             else:
                 seconds = pace[stage]["backward"] / chunks * lucky * (0.5 if kind in HALVES else 1)
-            begin = max(free[stage], ends[needs]) if needs >= 0 else free[stage]
-            free[stage] = begin + seconds
-            ends.append(free[stage])
+            ends.append(max((ends[one] for one in needs), default=0.0) + seconds)
             worked[stage][kind] = worked[stage].get(kind, 0.0) + seconds
-        return max(free), worked
+        return max(ends), worked
 
 
-def programs(pipeline: Pipeline) -> list[list[Part]]:
-    """The order of each stage: 1F1B, Megatron-LM's interleaved 1F1B, or zero bubble H1."""
-    stages, count, chunks = pipeline.stages, pipeline.microbatches, pipeline.chunks
-    made = []
-    for stage in range(stages):
-        late = stages - 1 - stage
-        if pipeline.schedule == "interleaved-1f1b":
-            order = [
-                (chunk, begin + k)
-                for begin in range(0, count, stages)
-                for chunk in range(chunks)
-                for k in range(min(stages, count - begin))
-            ]
-            back = [(chunks - 1 - chunk, microbatch) for chunk, microbatch in order]
-            warm = min(2 * late + (chunks - 1) * stages, len(order))
-            made.append(_alternating(order, back, warm, halves=False, put_off=0))
-        else:
-            order = [(0, microbatch) for microbatch in range(count)]
-            halves = pipeline.schedule == "zb-h1"
-            made.append(_alternating(order, order, min(late, count), halves, stage))
-    return made
-
-
-def _alternating(
-    forwards: list[tuple[int, int]],
-    backwards: list[tuple[int, int]],
-    warm: int,
-    halves: bool,
-    put_off: int,
-) -> list[Part]:
-    made: list[Part] = [("forward", *one) for one in forwards[:warm]]
-    weights = 0
-    for turn, back in enumerate(backwards):
-        if warm + turn < len(forwards):
-            made.append(("forward", *forwards[warm + turn]))
-        made.append(("input" if halves else "backward", *back))
-        if halves and turn >= put_off:
-            made.append(("weight", *backwards[weights]))
-            weights += 1
-    if halves:
-        made += [("weight", *one) for one in backwards[weights:]]
-    return made
-
-
-def _needs(pipeline: Pipeline, parts: list[list[Part]]) -> list[tuple[int, Part, int]]:
-    """All operations in an order in which each comes after the one that it waits for."""
-    stages, chunks = pipeline.stages, pipeline.chunks
-    place: dict[tuple[int, Part], int] = {}
-    made: list[tuple[int, Part, int]] = []
-    heads = [0] * stages
-    whole = "input" if pipeline.schedule == "zb-h1" else "backward"
-
-    def before(stage: int, part: Part) -> tuple[int, Part] | None:
-        kind, chunk, microbatch = part
-        if kind == "weight":
-            return None  # follows its own stage's input gradient by the stage's order
-        if kind == "forward":
-            if stage:
-                return stage - 1, part
-            return (stages - 1, (kind, chunk - 1, microbatch)) if chunk else None
-        if stage < stages - 1:
-            return stage + 1, part
-        if chunk < chunks - 1:
-            return 0, (whole, chunk + 1, microbatch)
-        return stage, ("forward", chunk, microbatch)
-
-    while len(made) < sum(map(len, parts)):
-        for stage, queue in enumerate(parts):
-            while heads[stage] < len(queue):
-                part = queue[heads[stage]]
-                source = before(stage, part)
-                if source is not None and source not in place:
-                    break
-                place[stage, part] = len(made)
-                made.append((stage, part, -1 if source is None else place[source]))
-                heads[stage] += 1
-    return made
+def _steps(pipeline: Pipeline) -> list[tuple[int, Kind, list[int]]]:
+    """Stage and kind of each operation, and those that it waits for, in an order that runs."""
+    graph = build(pipeline)
+    needs: list[list[int]] = [[] for _ in graph.operations]
+    for before, after in graph.edges:
+        needs[after].append(before)
+    return [(o.stage, o.kind, waits) for o, waits in zip(graph.operations, needs, strict=True)]
 
 
 class ShapeWorld(World):
