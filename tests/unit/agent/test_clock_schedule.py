@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from keeper_board import Board
 from keeper_requests import apply_of
 
 from joulecut_agent.control import mark_schedule
@@ -26,7 +27,6 @@ from joulecut_wire.messages import GpuSnapshot, NodeSnapshot, ScheduleStep, Sett
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
 
-CLOCKS = (600, 900, 1200, 1410)
 A, B = "GPU-a", "GPU-b"
 REST = 1410
 EDGE = (  # as a second clock for the first forward and the last backward would be
@@ -36,44 +36,25 @@ EDGE = (  # as a second clock for the first forward and the last backward would 
 
 
 @dataclass
-class Cards:
-    """A `DeviceWriter` over two GPUs that it knows the clocks of."""
+class Cards(Board):
+    """Idle GPUs; the next `failures` locks of those that are `blocked` fail."""
 
-    locked: dict[str, tuple[int, int]] = field(default_factory=dict)
-    busy: set[str] = field(default_factory=set)
+    busy: bool = False
+    blocked: set[str] = field(default_factory=set)
     failures: int = 99
-    writes: int = 0
 
-    def permission(self) -> str:
-        return ""
+    def __post_init__(self) -> None:
+        self.fail = self._failed
 
-    def clocks_mhz(self, uuid: str) -> tuple[int, ...]:
-        return CLOCKS if uuid in {A, B} else ()
+    def _failed(self, call: str, uuid: str) -> Transient | None:
+        if call != "lock" or uuid not in self.blocked or not self.failures:
+            return None
+        self.failures -= 1
+        return Transient("busy", "busy")
 
-    def uncontrollable(self, uuid: str) -> str:
-        return "" if uuid in {A, B} else "no such GPU"
-
-    def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
-        self.writes += 1
-        if uuid in self.busy and self.failures:
-            self.failures -= 1
-            raise Transient("busy", "busy")
-        self.locked[uuid] = (clock_min_mhz, clock_max_mhz)
-
-    def reset(self, uuid: str) -> None:
-        self.locked.pop(uuid, None)
-
-    def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
-        return (0, 0, 0)
-
-    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
-        return 210, 0.0, ("idle",)
-
-    def limit_power(self, uuid: str, limit_mw: int) -> None:
-        raise AssertionError
-
-    def close(self) -> None:
-        return
+    @property
+    def writes(self) -> int:
+        return sum(call.startswith("lock") for call in self.calls)
 
 
 class Line:
@@ -310,12 +291,12 @@ def test_a_schedule_lowers_from_the_start_as_far_as_pace_is_concerned(node: Node
 def test_an_order_that_fails_goes_back_to_the_step_in_force(node: Node) -> None:
     assert node.order(_setting()) == [""]
     assert node.step(A, 900) == ""
-    node.cards.busy = {B}
+    node.cards.blocked = {B}
     assert "reverted" in node.order(Setting(A, 1200), Setting(B, 600))[0]
     assert node.cards.locked == {A: (0, 900)}
     node.generation -= 1
     assert node.step(A, REST) == "", "and the program goes on"
-    node.cards.busy = set()
+    node.cards.blocked = set()
     assert node.step(A, 900) == f"two steps down within {STEP_S:g} s"
     node.now_s += STEP_S
     assert node.step(A, 900) == ""
@@ -326,7 +307,7 @@ def test_an_order_that_fails_goes_back_to_the_step_in_force(node: Node) -> None:
 
 def test_a_step_that_fails_leaves_what_was_in_force_or_restores(node: Node) -> None:
     assert node.order(_setting()) == [""]
-    node.cards.busy, node.cards.failures = {A}, 1
+    node.cards.blocked, node.cards.failures = {A}, 1
     assert "was not set" in node.step(A, 900)
     assert node.mhz() == REST
     assert node.step(A, 900) == ""
