@@ -69,6 +69,7 @@ READERS: Mapping[str, Reader] = {
     "tick": _message(pb.WatchResponse, codec.decode_tick),
     "node": _message(pb.DescribeResponse, codec.decode_node),
     "command": _message(pb.ApplyRequest, codec.decode_command),
+    "results": _message(pb.ApplyResponse, codec.decode_results),
     "rate": lambda raw: _prometheus(raw, lambda one: one.now("up")),
     "matrix": lambda raw: _prometheus(raw, lambda one: one.range("up", 0.0, 1.0, 1.0)),
     "policy": lambda raw: parse_policy(document.parse(raw, "p"), _no_profile),

@@ -118,14 +118,6 @@ def test_a_node_keeps_its_name() -> None:
     assert (owners.named(B, "nb"), owners.conflicts(B)) == ("nb", "")
 
 
-@given(st.text())
-def test_text_that_cannot_be_read_names_none(text: str) -> None:
-    owners = GpuOwners()
-    owners.restore(text, 0.0)
-    owners.restore('{"G": ["a:1"]}', 0.0)
-    assert not owners.owns(A, "G")
-
-
 def test_what_nobody_shows_for_an_hour_is_forgotten() -> None:
     owners = settled()
     for n in range(100):

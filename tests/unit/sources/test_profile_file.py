@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from joulecut_controller.sources.profile import FILE_BYTES_MAX, parse, read
 from joulecut_engine.graph.clock_option import ClockOption
@@ -109,13 +107,3 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none.csv", tmp_path, Path("nul\0.csv")):
         with pytest.raises(BadInput, match="readable CSV"):
             read(path)
-
-
-@given(
-    st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: (HEADER + t).encode()))
-)
-def test_whatever_the_bytes_only_one_complaint(raw: bytes) -> None:
-    try:
-        parse(raw, "p.csv")
-    except BadInput as error:
-        assert "\n" not in str(error)

@@ -63,12 +63,6 @@ def test_nodes_are_read_in_order(nodes: list[Node]) -> None:
     assert list(chakra.decoded(file.getvalue())) == nodes
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_trace_or_a_value_error(raw: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        list(chakra.decoded(raw))
-
-
 def _node(
     number: int, name: str, kind: "Node.type.ValueType", waits: tuple[int, ...], us: int,
     **more: int | bool,
