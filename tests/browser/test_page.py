@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 from serving import Serving
 
 from joulecut_controller.board import Board
+from joulecut_controller.plan.plan import Band
 from joulecut_controller.plan.veto import Veto
 
 pytestmark = pytest.mark.browser
@@ -99,14 +100,18 @@ def test_phases_work_and_every_veto_are_told(browser: Browser) -> None:
     assert baseline is not None
     varied = replace(baseline, work_sd_ratio=0.12)
     against = (Veto("command", "paused by a person"), Veto("phase", "the job evaluates"))
-    job = replace(job, view=changed(job.view, baseline=varied), vetoes=against)
+    band = Band(0.003, 0.07, 0.061, 0.257)
+    plan = replace(job.decision, forecast=replace(job.decision.forecast, band=band))
+    job = replace(job, view=changed(job.view, baseline=varied), vetoes=against, decision=plan)
     with Serving(replace(whole, jobs=(job,))) as served, opened(browser, served) as page:
         states = page.locator(".states li")
-        expect(states).to_have_count(5)  # money has two lines
+        expect(states).to_have_count(6)  # money has two lines
         phase = "Phase train; so far 4 min of evaluate, 2 h of train"
         assert said(page, ".states li >> nth=0") == phase
         assert said(page, ".states li >> nth=1").startswith("Work varies by 12")
-        assert "the job evaluates" in said(page, ".states li >> nth=4")
+        within = said(page, ".states li >> nth=2").replace("\u202f", " ")
+        assert "nine in ten stay within +0.3 % to +7.0 % time and \u221225.7 % to " in within
+        assert "the job evaluates" in said(page, ".states li >> nth=5")
 
 
 @pytest.mark.long

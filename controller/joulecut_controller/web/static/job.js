@@ -148,6 +148,12 @@ function statesOf(job) {
   const states = [];
   if (spent.length) states.push(["Phase", `${phase.kind}${phase.operations ? ` (${phase.operations})` : ""}; so far ${spent.join(", ")}`]);
   if (phase?.work_sd_ratio >= WORK_VARIES) states.push(["Work", `varies by ${percent(phase.work_sd_ratio)} between iterations; they are judged at equal work`]);
+  const plan = job.decision?.actions.length ? job.decision.forecast : null;
+  if (plan?.band) {
+    const range = (low, high) => `${percent(low, { signed: true })} to ${percent(high, { signed: true })}`;
+    const { slowdown_low_ratio, slowdown_high_ratio, saved_low_ratio, saved_high_ratio } = plan.band;
+    states.push(["Band", `nine in ten stay within ${range(slowdown_low_ratio, slowdown_high_ratio)} time and ${range(-saved_high_ratio, -saved_low_ratio)} energy (predicted)`]);
+  }
   const { money } = job;
   if (money) {
     const least = money.least_cost ? `; energy and time cost least at ${percent(money.least_cost.slowdown_ratio, { signed: true })} time` : "";
