@@ -1,10 +1,8 @@
-"""Who is slowed for a power limit, and what is said where that is not enough."""
-
-import itertools
+"""Who is slowed for a power limit, and what is said where that is not enough. That no other shares
+are better is shown of `optimize.budget`.
+"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from joulecut_controller.power.budget import NEAR, Party, Point, Shares, _offered, shares
 
@@ -43,55 +41,12 @@ def test_own_targets_are_never_made_faster() -> None:
     assert found.power_w == pytest.approx(90.0 / 1.05)
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0.5, 4.0), st.floats(1.0, 1.1), st.floats(50.0, 400.0)),
-        min_size=1,
-        max_size=3,
-    ),
-    st.floats(0.7, 1.0),
-)
-def test_the_limit_is_kept_at_the_least_cost_of_throughput(
-    jobs: list[tuple[float, float, float]], share: float
-) -> None:
-    claims = [claim(str(k), *job) for k, job in enumerate(jobs)]
-    limit_w = share * sum(one.frontier[0].power_w for one in claims)
-    found = shares(limit_w, claims, 0.0)
-    offered = [_offered(one) for one in claims]
-    possible = sum(min(p.power_w for p in points) for points in offered) <= limit_w
-    assert bool(found.complaint) is not possible
-    if not possible:
-        return
-    assert powers(found, claims) <= limit_w * (1 + 1e-9)
-    assert all(found.deadline_s[c.name] > c.own_s for c in claims if c.name in found.deadline_s)
-
-    def value(times_s: list[float]) -> float:
-        first = [points[0].iteration_time_s for points in offered]
-        return sum(c.weight * f / t for c, f, t in zip(claims, first, times_s, strict=True))
-
-    best = (
-        max(
-            value([p.iteration_time_s for p in picked])
-            # Every third plan, the slowest among them: something fits wherever anything does.
-            for picked in itertools.product(*(points[::-3] for points in offered))
-            if sum(p.power_w for p in picked) <= limit_w
-        )
-        if len(claims) < 3
-        else 0.0
-    )
-    got = value(
-        [
-            found.deadline_s.get(c.name, o[0].iteration_time_s)
-            for c, o in zip(claims, offered, strict=True)
-        ]
-    )
-    assert got >= best - 0.02 * sum(c.weight for c in claims)
-
-
 def test_weights_decide_who_pays() -> None:
     claims = [claim("dear", weight=10.0), claim("cheap")]
     found = shares(195.0, claims, 0.0)
     assert set(found.deadline_s) == {"cheap"}
+    assert powers(found, claims) <= 195.0
+    assert found.deadline_s["cheap"] > 1.0
 
 
 def test_what_cannot_be_kept_is_said_once_and_clearly() -> None:
