@@ -2,11 +2,14 @@
 
     python benchmarks/passes.py [--jobs 12,25,50,100] [--nodes-per-job 12] [--passes 40]
                                 [--iteration-s 3] [--no-profiles] [--profile]
+                                [--controllers 1]
 
 A controller without processes around it: agents and jobs are values, iterations follow the clocks
 under lease. All jobs are alike, so that the solver answers once for all and the passes are what is
 measured. Prints milliseconds of a processor per steady pass (mean, longest) for each size, and the
-growth exponent over all sizes; `--profile` prints the functions that take most.
+growth exponent over all sizes; `--profile` prints the functions that take most. Several
+`--controllers` share the jobs, with their claims in memory: prints when all clocks are held, the
+processor time of each, and when others hold those of one that is gone.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import cProfile
 import math
 import pstats
 import random
+import resource
 import statistics
 import sys
 import tempfile
@@ -28,7 +32,8 @@ sys.path += [str(ROOT / "tests" / "worlds")]
 from at_once import AtOnce, studied  # noqa: E402
 from worlds import HeldSource  # noqa: E402
 
-from joulecut_controller.election.claims import Claims  # noqa: E402
+from joulecut_controller.election.claims import Claims, Group, divided  # noqa: E402
+from joulecut_controller.election.fenced_fleet import FencedFleet  # noqa: E402
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Policy, Slo  # noqa: E402
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
@@ -336,6 +341,133 @@ async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[fl
     return took_s
 
 
+class Seat:
+    """Implements `ports.Fleet` for one of several controllers: reports of the agents that it
+    watches (None: all).
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.observe, self.apply = cluster.observe, cluster.apply
+        self.renew, self.clear = cluster.renew, cluster.clear
+        self.needed: Collection[str] | None = None
+        self.arrived: tuple[ArrivedReport, ...] = ()
+
+    def take_reports(self) -> tuple[ArrivedReport, ...]:
+        taken, self.arrived, needed = self.arrived, (), self.needed
+        if needed is None:
+            return taken
+        return tuple(one for one in taken if one.report.uuid.split("-")[1] in needed)
+
+
+class Sharing:
+    """Controllers of one store, with their claims in memory."""
+
+    def __init__(self, args: argparse.Namespace, jobs: int, folder: Path) -> None:
+        self.cluster = Cluster(jobs, args.nodes_per_job, args.iteration_s)
+        policy = self.cluster.policy(profiles=not args.no_profiles)
+        self.store = open_store(f"sqlite:///{folder}/{jobs}.db")
+        self.live = set(range(1, args.controllers + 1))
+        self.holders = dict.fromkeys((job.name for job in self.cluster.jobs), 0)
+        self.used_s = dict.fromkeys(self.live, 0.0)
+        self.members: dict[int, tuple[Reconciler, Claims, Seat]] = {}
+        for number in sorted(self.live):
+            claims = Claims(self.store.next_epoch(0), self._group(number))
+            seat = Seat(self.cluster)
+            reconciler = Reconciler(
+                fleet=FencedFleet(
+                    seat, lambda: True, claims.first, claims=claims, epoch_above=_none_above
+                ),
+                store=self.store,
+                source=HeldSource(policy),
+                policy=policy,
+                learner=OnlineEstimator({}),
+                solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
+                planners=AtOnce(),
+                background=AtOnce(),
+                claims=claims,
+                pacing=Pacing(INTERVAL_S, watch_s=1.0),
+                now_s=lambda: self.cluster.now_s,
+                unix_s=lambda: 1.8e9 + self.cluster.now_s,
+            )
+            self.members[number] = reconciler, claims, seat
+
+    def _group(self, number: int) -> Group:
+        live, wanted = frozenset(self.live), divided(self.holders, self.live)
+        return Group(
+            number, self.store.epoch(), min(live), live, dict(self.holders), wanted
+        )  # fmt: skip
+
+    def _share(self, number: int) -> None:
+        """What a reading of the claims does."""
+        reconciler, claims, seat = self.members[number]
+        wanted = divided(self.holders, self.live)
+        lost = [job for job, one in self.holders.items() if one not in self.live]
+        taken = {job for job in lost if wanted[job] == number}
+        if any(self.holders[job] for job in taken):
+            self.store.next_epoch(0)
+        given = {job for job in claims.given if self.holders[job] == number}
+        self.holders |= {job: wanted[job] for job in taken | given}
+        reconciler.follow(self._group(number))
+        seat.needed = reconciler.agents()
+
+    async def run(self, passes: int = 1) -> None:
+        for _ in range(passes):
+            self.cluster.advance(INTERVAL_S)
+            reports = self.cluster.take_reports()
+            for number in sorted(self.live):
+                reconciler, _, seat = self.members[number]
+                seat.arrived += reports
+                begun_s = time.process_time()
+                self._share(number)
+                await reconciler.beat()
+                await reconciler.run_pass()
+                self.used_s[number] += time.process_time() - begun_s
+                await studied()
+
+    async def until_held(self, jobs: Collection[str], above: int = 0) -> float:
+        """Seconds of the virtual clock until all GPUs of these jobs hold clocks of an epoch above
+        `above`; infinite where that takes too long.
+        """
+        begun_s = self.cluster.now_s
+        gpus = [u for job in self.cluster.jobs if job.name in jobs for s in job.stages for u in s]
+        for _ in range(3 * HELD_WITHIN):
+            await self.run()
+            held = [self.cluster.leases.get(uuid) for uuid in gpus]
+            if all(one is not None and one[0].epoch > above for one in held):
+                return self.cluster.now_s - begun_s
+        return math.inf
+
+
+async def _none_above(_: int) -> bool:
+    return False
+
+
+async def shared(args: argparse.Namespace, jobs: int, folder: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(AtOnce())
+    group = Sharing(args, jobs, folder)
+    gpus = len(group.cluster.descriptions)
+    held_s = await group.until_held(group.holders)
+    print(f"{gpus} GPUs, {jobs} jobs, {args.controllers} controllers: all held after {held_s:g} s")
+    await group.run(SETTLED)
+    before_s = dict(group.used_s)
+    await group.run(args.passes)
+    took_s = args.passes * INTERVAL_S
+    for number, used_s in group.used_s.items():
+        count = sum(holder == number for holder in group.holders.values())
+        print(f"controller {number}, {count} jobs: {(used_s - before_s[number]) / took_s:.2f} core")
+    gone = max(group.live)
+    group.live.discard(gone)
+    lost = [job for job, holder in group.holders.items() if holder == gone]
+    epoch = group.store.epoch()
+    held_s = await group.until_held(lost, above=epoch)
+    print(f"one is gone: others hold its {len(lost)} jobs after {held_s:g} s of the virtual clock")
+    most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{most_mib:.0f} MiB at most, of all controllers and the simulated cluster", flush=True)
+    for reconciler, _, _ in group.members.values():
+        await reconciler.stop("done")
+    group.store.close()
+
+
 def exponent(sizes: list[int], costs: list[float]) -> float:
     """The slope of the least-squares line through the logarithms."""
     fit = statistics.linear_regression([math.log(n) for n in sizes], [math.log(s) for s in costs])
@@ -349,12 +481,15 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=40)
     parser.add_argument("--iteration-s", type=float, default=3.0)
     parser.add_argument("--no-profiles", action="store_true")
+    parser.add_argument("--controllers", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     args = parser.parse_args()
     sizes = [int(word) for word in args.jobs.split(",")]
     means = []
     with tempfile.TemporaryDirectory(prefix="joulecut") as folder:
-        for jobs in sizes:
+        for jobs in sizes if args.controllers > 1 else ():
+            asyncio.run(shared(args, jobs, Path(folder)))
+        for jobs in sizes if args.controllers == 1 else ():
             took_s = asyncio.run(measured(args, jobs, Path(folder)))
             means.append(statistics.fmean(took_s))
             gpus = jobs * args.nodes_per_job * GPUS
@@ -363,7 +498,7 @@ def main() -> None:
                 f"longest {1e3 * max(took_s):.0f} ms",
                 flush=True,
             )
-    if len(sizes) > 1:
+    if len(means) > 1:
         print(f"growth exponent: {exponent(sizes, means):.2f}")
 
 

@@ -156,10 +156,13 @@ class Store(Protocol):
         """The newest text kept under that name; empty where there is none."""
         ...
 
-    def keep_record(self, *records: Record, kept_s: float | None = None) -> None:
-        """Adds records of one topic in one transaction; the oldest of the same topic and job go,
-        once there are too many, and so do those of the topic, of whichever job, that are `kept_s`
-        older than the last. None: no age, for topics whose newest record is a state.
+    def keep_record(
+        self, *records: Record, kept_s: float | None = None, per_job: int | None = None
+    ) -> None:
+        """Adds records of one topic in one transaction. The oldest of the same topic and job go,
+        once there are more than `per_job` (None: some thousands), and so do those of the topic, of
+        whichever job, that are `kept_s` older than the last. None: no age, for topics whose newest
+        record is a state.
         """
         ...
 

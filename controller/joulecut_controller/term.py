@@ -78,26 +78,28 @@ async def _follow(history: History) -> None:
 
 async def _wait(context: ServiceContext, newest: Newest) -> bool:
     """Whether this controller leads now; False where it is stopped before that."""
-    said, tries = "", 0
+    said, tries, due_s = "", 0, 0.0
     while not context.stopping.is_set():
         if context.apart and not _reaches_agents(context):
             context.leadership.waiting = "standby: it reaches no agent"
         elif await context.leadership.try_once() or await _joins(context):
             context.apart = False
             return True
-        tries += 1
         newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
-        board = standby_board(
-            context.fleet.observe(time.monotonic()),
-            context.leadership.waiting,
-            leader=context.leadership.leader,
-            number=tries,
-            interval_s=context.config.interval_s,
-            now_s=time.monotonic(),
-            unix_s=time.time(),
-        )
-        context.publisher.publish(board)
-        context.metrics.stand_by(board)
+        now_s = time.monotonic()
+        if now_s >= due_s or context.leadership.waiting != said:
+            tries, due_s = tries + 1, now_s + context.config.interval_s
+            board = standby_board(
+                context.fleet.observe(now_s),
+                context.leadership.waiting,
+                leader=context.leadership.leader,
+                number=tries,
+                interval_s=context.config.interval_s,
+                now_s=now_s,
+                unix_s=time.time(),
+            )
+            context.publisher.publish(board)
+            context.metrics.stand_by(board)
         context.sweeper.tend()
         if not said:
             announce(f"{NAME} standby {context.address}")
@@ -275,8 +277,7 @@ async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
             return "it reaches no agent: its jobs are left to the other controllers of the store"
         if reconciler.policy.enforces and reconciler.leads and reconciler.claims.leads:
             now_s = time.monotonic()
-            why = context.comeback.due(context.fleet.observe(now_s), reconciler.epoch, now_s)
-            if why:
+            if why := context.comeback.due(reconciler.seen, reconciler.epoch, now_s):
                 return why
 
 
@@ -379,6 +380,11 @@ async def _time_event_loop(reconciler: Reconciler) -> None:
 
 
 async def _heartbeats(reconciler: Reconciler) -> None:
+    """The time that a heartbeat takes is part of the interval: agents that answer late, or a
+    thousand of them, make none of the next ones late.
+    """
+    due_s = time.monotonic()
     while True:
-        await asyncio.sleep(renewal_s(reconciler.ttl_s()))
+        due_s = max(due_s + renewal_s(reconciler.ttl_s()), time.monotonic())
+        await asyncio.sleep(due_s - time.monotonic())
         await reconciler.beat()

@@ -92,6 +92,17 @@ def test_a_topic_with_an_age_is_bounded_in_all_as_well(database: Database) -> No
     assert store.records("hold", job="a"), "windows push out no other topic"
 
 
+def test_of_a_state_the_newest_of_each_is_kept(database: Database) -> None:
+    """However often one changes, it pushes out no other."""
+    store = database.open(Retention(records=4))
+    store.keep_record(Record(0.0, "power_limit", "quiet", "{}"), per_job=1)
+    for at in range(10):
+        changed = (Record(float(at), "power_limit", agent, "{}") for agent in ("a", "b"))
+        store.keep_record(*changed, per_job=1)
+    kept = [(one.job, one.at_unix_s) for one in store.records("power_limit")]
+    assert kept == [("b", 9.0), ("a", 9.0), ("quiet", 0.0)]
+
+
 def test_what_was_learnt_is_bounded_and_what_was_kept_before_stays(reopen: Reopen) -> None:
     store = reopen()
     store.keep_learnt("predictors", "x" * LEARNT_MAX)

@@ -6,7 +6,7 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.cluster.needs import needs
+from joulecut_controller.cluster.needs import cluster_needs
 from joulecut_controller.cluster.state import next_step, state_of
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Basis
@@ -45,7 +45,7 @@ def parked(controller: Controller) -> list[JobBoard]:
 
 def said(controller: Controller) -> str:
     board = controller.boards[-1]
-    return " | ".join(need.text for need in needs(board))
+    return " | ".join(need.text for need in cluster_needs(board))
 
 
 @pytest.mark.parametrize("lock_mhz", [0, 1005])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.cluster.summary import gpu_counts, power_of
 from joulecut_controller.ports import Record, Store
 from joulecut_wire.errors import Unavailable
 
@@ -160,8 +160,7 @@ class History:
 
 
 def _values(board: Board) -> Iterator[tuple[str, Values]]:
-    cluster = cluster_of(board)
-    power, gpus = cluster.power, cluster.gpus
+    power, gpus = power_of(board), gpu_counts(board)
     yield "", (power.now_w, power.without_w, float(gpus.controlled), float(gpus.all))
     for job in board.jobs[:JOBS_MAX]:
         yield job.view.policy.name, _job_values(job)

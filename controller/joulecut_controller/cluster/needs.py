@@ -47,16 +47,15 @@ class Need:
     runbook: str = ""
 
 
-def needs(board: Board) -> tuple[Need, ...]:
-    """All of them, faults first."""
-    found = [
-        *_of_controller(board),
-        *_of_nodes(board),
-        *_of_gpus(board.view.gpus.values()),
-        *_of_unused(board),
-        *(need for job in board.jobs for need in (*_of_job(job), *_of_entry(job, board))),
-    ]
-    return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
+def cluster_needs(board: Board) -> tuple[Need, ...]:
+    """Those of controller, nodes and GPUs."""
+    gpus = board.view.gpus.values()
+    return (*_of_controller(board), *_of_nodes(board), *_of_gpus(gpus), *_of_unused(board))
+
+
+def job_needs(board: Board) -> tuple[Need, ...]:
+    """Those of this controller's jobs."""
+    return tuple(need for job in board.jobs for need in (*_of_job(job), *_of_entry(job, board)))
 
 
 def _of_controller(board: Board) -> Iterator[Need]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.cluster.needs import SEVERITIES, Need, needs
+from joulecut_controller.cluster.needs import SEVERITIES, Need, cluster_needs, job_needs
 from joulecut_controller.cluster.state import State, predicted_saved_ratio, state_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.trust.default_windows import Account
@@ -102,7 +102,7 @@ def part_of(board: Board) -> Part:
     less_w, available_w, predicted = _watts(board.jobs)
     return Part(
         states={state: states[state] for state in STATES if states[state]},
-        needs=tuple(need for need in needs(board) if need.job),
+        needs=job_needs(board),
         account=_together([job.account for job in board.jobs]),
         waits=sum(job.view.measured.straggling for job in board.jobs),
         saved=tuple(one for one in saved if one is not None),
@@ -124,28 +124,31 @@ def parts_of(board: Board) -> list[tuple[float, Part]]:
 def cluster_of(board: Board) -> Cluster:
     """The whole cluster: what this controller shows, with the parts of others."""
     parts = [part_of(board), *(part for _, part in parts_of(board))]
-    found = [*needs(board), *(need for part in parts[1:] for need in part.needs)]
+    found = [*cluster_needs(board), *(need for part in parts for need in part.needs)]
     found.sort(key=lambda need: SEVERITIES.index(need.severity))
     counted: Counter[State] = Counter()
     for part in parts:
         counted.update(part.states)
-    shown = [gpu.snapshot for gpu in board.view.gpus.values() if gpu.snapshot is not None]
-    now_w = sum(one.power_average_w or 0.0 for one in shown)
     return Cluster(
         headline=headline(board, found, parts),
         needs=tuple(found),
-        power=Power(
-            now_w=now_w,
-            without_w=now_w + sum(part.less_w for part in parts),
-            predicted=any(part.predicted for part in parts),
-            available_w=sum(part.available_w for part in parts),
-        ),
+        power=power_of(board),
         gpus=gpu_counts(board),
         nodes=len(board.view.nodes),
         nodes_lost=sum(not node.connected for node in board.view.nodes),
         states={state: counted[state] for state in STATES if counted[state]},
         account=_together([part.account for part in parts]),
     )
+
+
+def power_of(board: Board) -> Power:
+    """Of all GPUs, with the parts of other controllers."""
+    shown = [gpu.snapshot for gpu in board.view.gpus.values() if gpu.snapshot is not None]
+    now_w = sum(one.power_average_w or 0.0 for one in shown)
+    others = (part for _, part in parts_of(board))
+    watts = [_watts(board.jobs), *((p.less_w, p.available_w, p.predicted) for p in others)]
+    less_w, available_w, predicted = zip(*watts, strict=True)
+    return Power(now_w, now_w + sum(less_w), any(predicted), sum(available_w))
 
 
 def _together(accounts: Sequence[Account]) -> Account:

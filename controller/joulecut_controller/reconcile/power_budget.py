@@ -36,7 +36,7 @@ from joulecut_controller.view import BUDGET_JOB, POWER_SLACK_W, GpuView, NodeVie
 from joulecut_wire.assumed import UNUSED_BUSY_RATIO
 from joulecut_wire.messages import GpuSnapshot
 
-TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
+TOPIC = "power_limit"  # records: the newest of each agent, its GPUs by UUID
 RECORDS_READ_MAX = 100_000  # ten thousand agents, several times over
 EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
 IDLE_AFTER_S = 15.0  # a checkpoint may leave a GPU idle for so long; its watts then go to others
@@ -506,7 +506,8 @@ class PowerBudget:
         news = {one: text for one, text in told.items() if text != self._kept.get(one, "{}")}
         if news:
             at_unix_s = self._unix_s()
-            self._store.keep_record(*(Record(at_unix_s, TOPIC, *one) for one in news.items()))
+            records = (Record(at_unix_s, TOPIC, *one) for one in news.items())
+            self._store.keep_record(*records, per_job=1)
             self._kept |= news
 
     # -- the board -------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from joulecut_controller.election.power_table import OwnTable, PowerTable
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import ArrivedReport, Event, Fleet, Rates, Store
+from joulecut_controller.ports import ArrivedReport, Event, Fleet, FleetState, Rates, Store
 from joulecut_controller.power.budget import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
@@ -184,6 +184,12 @@ class Reconciler:
     @property
     def leads(self) -> bool:
         return not self._services.leases.lost
+
+    @property
+    def seen(self) -> FleetState:
+        """Agents and GPUs as the cluster's last step saw them."""
+        view = self._cluster.seen.view
+        return FleetState(view.nodes, tuple(view.gpus.values()))
 
     @property
     def policy(self) -> Policy:

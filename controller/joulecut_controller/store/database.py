@@ -214,7 +214,9 @@ class DatabaseStore(Transactions):
                 connection.execute(LEARNT.insert().values(name=IDENTITY, content=known))
         return known
 
-    def keep_record(self, *records: Record, kept_s: float | None = None) -> None:
+    def keep_record(
+        self, *records: Record, kept_s: float | None = None, per_job: int | None = None
+    ) -> None:
         """Raises ValueError where a content is longer than `RECORD_MAX`."""
         for record in records:
             size = len(record.content)
@@ -232,7 +234,8 @@ class DatabaseStore(Transactions):
                 }
                 written = connection.execute(RECORDS.insert().values(row))
                 job = RECORDS.c.job == row["job"]
-                prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
+                most = per_job or self._kept.records_per_job
+                prune(connection, RECORDS.c.id, most, topic, job)
             if kept_s is None:
                 prune(connection, RECORDS.c.at_unix_s, self._kept.records, topic)
                 return
