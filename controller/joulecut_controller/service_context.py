@@ -13,6 +13,7 @@ from typing import Any
 
 from joulecut_controller.cluster.history import History
 from joulecut_controller.config import Config
+from joulecut_controller.election.capacity import Capacity
 from joulecut_controller.election.claim_table import ClaimTable
 from joulecut_controller.election.epoch import Comeback
 from joulecut_controller.election.leadership import Leadership
@@ -50,6 +51,7 @@ class ServiceContext:
     stopping: asyncio.Event
     claims: ClaimTable
     comeback: Comeback = field(default_factory=Comeback)
+    capacity: Capacity = field(default_factory=Capacity)
     asked: dict[str, float] = field(default_factory=dict)  # as the page takes it
     apart: bool = False  # it left its jobs to others, since it reached no agent
     sharing: asyncio.Lock = field(default_factory=asyncio.Lock)  # while the claims are read

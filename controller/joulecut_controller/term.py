@@ -174,7 +174,8 @@ async def _begin(
     # One that enforces nothing sends nothing, and leaves agents to the controller that does.
     least = confirmed_epoch(nodes, earlier) if context.policy.enforces else 0
     if number:
-        group = await asyncio.to_thread(context.claims.share, number, Wish(above=least))
+        wish = Wish(above=least, most=context.capacity.most)
+        group = await asyncio.to_thread(context.claims.share, number, wish)
     epoch = group.epoch if group else context.store.next_epoch(least)
     context.store.fence(epoch, number)
     claims = Claims(epoch, group)
@@ -234,7 +235,7 @@ async def _lead(
         asyncio.create_task(reconciler.run(), name="loop"),
         asyncio.create_task(_publish(context, reconciler), name="boards"),
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
-        asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
+        asyncio.create_task(_time_event_loop(context, reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
         asyncio.create_task(prices.run(lambda: reconciler.policy), name="prices"),
         asyncio.create_task(_keep_owners(context, reconciler.claims), name="owners"),
@@ -248,6 +249,8 @@ async def _lead(
     await asyncio.wait([*tasks, held, outdated, stop], return_when=asyncio.FIRST_COMPLETED)
     ended = next((one for one in (held, outdated) if one.done()), None)
     if ended is not None and not stop.done():
+        if ended is held:
+            context.capacity.lose(reconciler.claims.count)
         reconciler.stand_down(ended.result())
         log(ended.result())
     for task in (*tasks, outdated, stop):
@@ -287,7 +290,8 @@ async def _share(context: ServiceContext, reconciler: Reconciler, known: int = 0
     """
     async with context.sharing:
         if not known or reconciler.epoch <= known:
-            number, wish = context.leadership.number, reconciler.wish()
+            number = context.leadership.number
+            wish = replace(reconciler.wish(), most=context.capacity.most)
             reconciler.follow(await asyncio.to_thread(context.claims.share, number, wish))
             context.fleet.watch(reconciler.agents())
 
@@ -371,12 +375,15 @@ async def _keep_owners(context: ServiceContext, claims: Claims) -> None:
             kept = text
 
 
-async def _time_event_loop(reconciler: Reconciler) -> None:
+async def _time_event_loop(context: ServiceContext, reconciler: Reconciler) -> None:
     """How late the event loop runs what is due: heartbeats and streams are as late."""
     while True:
         due_s = time.monotonic() + LAG_LOOK_S
         await asyncio.sleep(LAG_LOOK_S)
-        reconciler.run_late(max(0.0, time.monotonic() - due_s))
+        now_s = time.monotonic()
+        late_s = max(0.0, now_s - due_s)
+        reconciler.run_late(late_s)
+        context.capacity.run_late(late_s, reconciler.claims.count, now_s)
 
 
 async def _heartbeats(reconciler: Reconciler) -> None:

@@ -40,6 +40,7 @@ class Member:
     store: DatabaseStore
     claims: Claims | None = None
     barred: frozenset[str] = frozenset()
+    most: int | None = None
 
     def check(self, jobs: frozenset[str]) -> None:
         """What a process does once a second."""
@@ -53,7 +54,7 @@ class Member:
                 self.claims = Claims(group.epoch, group)
             return
         assert self.lock.check()
-        wish = Wish(jobs, frozenset(self.claims.given), self.barred)
+        wish = Wish(jobs, frozenset(self.claims.given), self.barred, most=self.most)
         group = table.share(self.lock.number, wish)
         self.claims.follow(group)
         self.claims.given |= set(self.claims.leaving)
@@ -256,6 +257,26 @@ def test_a_job_leaves_a_controller_that_does_not_reach_its_agents(group: Group) 
     group.join()
     group.settle()
     assert (second.jobs, held > lost) == (set(), True), "of one that is gone no bar is left"
+
+
+def test_what_none_can_keep_has_no_controller_until_one_can(group: Group) -> None:
+    first, second = group.join(), group.join()
+    group.settle()
+    first.most = 2
+    group.settle()
+    assert (len(first.jobs), len(second.jobs)) == (2, 5)
+    second.most = 3
+    group.settle()
+    assert group.shares == [3, 2]
+    left = group.database.run("SELECT count(*) FROM claim WHERE holder = 0")
+    assert left == [[2]]
+    group.kill(second)  # what it can keep goes with it
+    group.settle()
+    assert group.shares == [2]
+    group.join()
+    first.most = None
+    group.settle()
+    assert group.shares == [4, 3]
 
 
 def test_a_leader_that_sees_less_ends_no_job_of_another(group: Group) -> None:

@@ -3,14 +3,16 @@ that come later get theirs.
 """
 
 import asyncio
-from collections import deque
+from argparse import Namespace
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from at_once import AtOnce, studied
-from passes import Cluster
+from passes import Cluster, Sharing
 from worlds import HeldSource, as_made
 
 from joulecut_controller.board import Board
@@ -106,3 +108,13 @@ def test_every_job_is_planned_however_many_there_are(store: DatabaseStore) -> No
         return first, len(many.held)
 
     assert asyncio.run(both()) == (JOBS, JOBS + LATER)
+
+
+def test_three_controllers_share_the_jobs_and_each_agent_has_one_stream(tmp_path: Path) -> None:
+    sizes = Namespace(controllers=3, nodes_per_job=2, iteration_s=5.0, no_profiles=True)
+    sharing = Sharing(sizes, 6, tmp_path)
+    asyncio.run(sharing.run(4))
+    assert set(Counter(sharing.holders.values()).values()) == {2}
+    streams = [one for *_, seat in sharing.members.values() for one in seat.needed or ()]
+    assert sorted(streams) == sharing.cluster.nodes
+    sharing.store.close()

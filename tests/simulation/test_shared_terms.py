@@ -439,9 +439,6 @@ def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> N
 
 
 def test_jobs_of_a_lost_controller_are_found_by_their_reports(split: Split) -> None:
-    streams = [address for *_, seat in split.members.values() for address in seat.needed or ()]
-    assert set(streams) == set(split.world.agents), "every agent has a stream"
-    assert len(streams) < 2 * len(split.world.agents), "not every agent has two"
     split.live.discard(1)
     split.run(60)
     assert set(split.holders.values()) == {2}

@@ -16,6 +16,7 @@ from joulecut_controller.store.schema import CLAIMS, COUNTERS, PARTS, REACH, REC
 from joulecut_wire.errors import Unavailable
 
 HOLDS = "hold"  # topic of the records that hold jobs
+MOST = "/most"  # stands for a job in the table of what is reached: as many jobs can be kept
 Living = Callable[[Connection], tuple[Mapping[int, int], int]]
 
 
@@ -81,10 +82,13 @@ def _shared(
                 connection.execute(CLAIMS.insert(), [{"job": job, "holder": 0} for job in new])
             holders |= dict.fromkeys(new, 0)
     if wish:
-        _note(connection, live, number, {*wish.reporting, *((job, "") for job in wish.barred)})
+        seen = {*wish.reporting, *((job, "") for job in wish.barred)}
+        _note(connection, live, number, seen | ({(MOST, str(wish.most))} if wish.most else set()))
     reach = [tuple(row) for row in connection.execute(select(REACH))]
+    most = {of: int(count) for of, name, count in reach if name == MOST and of in live}
+    reach = [row for row in reach if row[1] != MOST]
     barred = frozenset((of, name) for of, name, gpu in reach if not gpu)
-    wanted = divided(holders, () if before else live, barred)
+    wanted = divided(holders, () if before else live, barred, most)
     moved = dict[str, int]()
     if wish:
         for job, holder in holders.items():
@@ -111,6 +115,7 @@ def _shared(
         connection.execute(newest).scalar_one() or 0,
         barred,
         frozenset((job, gpu) for of, job, gpu in reach if gpu and of in live - {number}),
+        most,
     )
 
 

@@ -3,9 +3,9 @@
 A claim is a row: a job and the number of its holder. It is alive while the holder's session with
 the database is, so nothing is renewed. A job without a living holder goes to the controller with
 the fewest, in a new epoch of the whole group; the others follow that epoch. A job of a living one
-moves only where two differ by more than one job, or where its holder is barred: it does not reach
-the agents of the job. The holder sends nothing more for it, leaves its leases as they are, and
-passes the claim on. Pure.
+moves only where two differ by more than one job, where its holder is barred (it does not reach the
+agents of the job), or where its holder has more than it can keep. The holder sends nothing more for
+it, leaves its leases as they are, and passes the claim on. Pure.
 """
 
 import zlib
@@ -19,32 +19,39 @@ def divided(
     holders: Mapping[str, int],
     live: Collection[int],
     barred: Collection[tuple[int, str]] = frozenset(),
+    most: Mapping[int, int] | None = None,
 ) -> dict[str, int]:
-    """Who of the `live` is to have each job. One that is `barred` from a job has it only where all
-    are.
+    """Who of the `live` is to have each job; 0: nobody, where all have as many as they can keep
+    (`most`; no number: any). One that is `barred` from a job has it only where all are.
     """
     shares: dict[int, list[str]] = {number: [] for number in sorted(live)}
-    if not shares:
-        return dict.fromkeys(holders, 0)
+    most = {number: (most or {}).get(number, len(holders)) for number in shares}
     may = {job: [one for one in shares if (one, job) not in barred] or [*shares] for job in holders}
     orphans: list[str] = []
     for job, holder in sorted(holders.items()):
-        (shares[holder] if holder in may[job] else orphans).append(job)
+        stays = holder in may[job] and len(shares[holder]) < most[holder]
+        (shares[holder] if stays else orphans).append(job)
     for job in orphans:
-        min((shares[one] for one in may[job]), key=len).append(job)
-    while _moves(shares, may):
+        able = [shares[one] for one in may[job] if len(shares[one]) < most[one]]
+        if able:
+            min(able, key=len).append(job)
+    while _moves(shares, may, most):
         pass
-    return {job: number for number, jobs in shares.items() for job in jobs}
+    given = {job: number for number, jobs in shares.items() for job in jobs}
+    return dict.fromkeys(holders, 0) | given
 
 
-def _moves(shares: dict[int, list[str]], may: Mapping[str, Collection[int]]) -> bool:
+def _moves(
+    shares: dict[int, list[str]], may: Mapping[str, Collection[int]], most: Mapping[int, int]
+) -> bool:
     """Moves one job towards even shares; False where none helps."""
     fewest = sorted(shares, key=lambda number: len(shares[number]))
-    for most, least in product(reversed(fewest), fewest):
-        if len(shares[most]) > len(shares[least]) + 1:
-            for job in reversed(shares[most]):
+    able = [number for number in fewest if len(shares[number]) < most[number]]
+    for full, least in product(reversed(fewest), able):
+        if len(shares[full]) > len(shares[least]) + 1:
+            for job in reversed(shares[full]):
                 if least in may[job]:
-                    shares[most].remove(job)
+                    shares[full].remove(job)
                     shares[least].append(job)
                     return True
     return False
@@ -63,7 +70,8 @@ class Group:
     `leader` is the number of the one with the leader lock, `holders` are those of the jobs, and
     `wanted` who is to have each. `holds` is the number of the newest record of a hold. `barred` are
     jobs and agents with a controller that does not reach them; `reporting` are jobs that agents of
-    others hear of, each with a GPU.
+    others hear of, each with a GPU. `most` are the jobs that a controller can keep, of those whose
+    event loop was late.
     """
 
     number: int
@@ -75,6 +83,7 @@ class Group:
     holds: int = 0
     barred: frozenset[tuple[int, str]] = frozenset()
     reporting: frozenset[tuple[str, str]] = frozenset()
+    most: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def watchers(self) -> frozenset[int]:
@@ -102,8 +111,8 @@ class Group:
 class Wish:
     """What a term wants of the group: rows for `jobs` (None before it knows its policy's), an end
     of its claims on `given`, none of the jobs and agents that it is `barred` from, and to show
-    which jobs are `reporting`, with a GPU of each agent. A term that begins asks for an epoch
-    beyond `above`.
+    which jobs are `reporting`, with a GPU of each agent. It can keep `most` jobs (None: any). A
+    term that begins asks for an epoch beyond `above`.
     """
 
     jobs: frozenset[str] | None = None
@@ -111,6 +120,7 @@ class Wish:
     barred: frozenset[str] = frozenset()
     reporting: frozenset[tuple[str, str]] = frozenset()
     above: int | None = None
+    most: int | None = None
 
 
 class Claims:
@@ -138,13 +148,22 @@ class Claims:
         group = self.group
         return group.among(group.holders) - group.among(group.wanted) - self.given if group else ()
 
+    @property
+    def count(self) -> int:
+        """Of the group's jobs, how many this controller has."""
+        return len(self.group.among(self.group.holders)) if self.group else 0
+
     def has(self, job: str) -> bool:
         group = self.group
         return group is None or (group.holders.get(job) == group.number and job not in self.given)
 
-    def barred(self, job: str) -> bool:
-        """Whether this controller does not reach the job's agents."""
-        return self.group is not None and (self.group.number, job) in self.group.barred
+    def cannot_keep(self, job: str) -> bool:
+        """Whether this controller does not reach the job's agents, or has more than it can keep."""
+        group = self.group
+        if group is None:
+            return False
+        full = self.count > group.most.get(group.number, self.count)
+        return full or (group.number, job) in group.barred
 
     def elsewhere(self, job: str) -> bool:
         """Whether another controller holds the job or may take it."""

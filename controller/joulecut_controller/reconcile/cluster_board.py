@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import Board, JobBoard, LogLine
+from joulecut_controller.election.claims import Claims
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices
 from joulecut_controller.view import NodeView
@@ -30,7 +31,8 @@ async def make_board(
     trouble = services.audit.trouble
     waits = f"the audit log waits for the store: {trouble}" if trouble else ""
     others = other_controller(cluster.seen.view.nodes)
-    found = (services.leases.lost, services.budgets.complaint, waits, *said.values(), others)
+    left = _left(services.claims)
+    found = (services.leases.lost, services.budgets.complaint, waits, *said.values(), others, left)
     warnings = tuple(filter(None, found))
     done = () if services.leases.lost else done
     actions = "; ".join((*(f"{line.job}: {line.text}" for line in done), *warnings))
@@ -80,6 +82,16 @@ def _wrong(cluster: Cluster, said: Mapping[str, str], warnings: Iterable[str]) -
         yield LogLine(job, text.removeprefix(f"{job} ") if job else text, "error")
     failed = set(said.values())
     yield from (LogLine("", text, "warning") for text in warnings if text not in failed)
+
+
+def _left(claims: Claims) -> str:
+    """That jobs have no controller since all have as many as they can keep; else empty."""
+    group = claims.group
+    if group is None or not group.leads or not group.most:
+        return ""
+    left = sum(number == 0 for number in group.wanted.values())
+    most = f"controllers are late and keep {', '.join(map(str, sorted(group.most.values())))}"
+    return f"{left} jobs have no controller and are at default clocks: {most} jobs" if left else ""
 
 
 def other_controller(nodes: Iterable[NodeView]) -> str:

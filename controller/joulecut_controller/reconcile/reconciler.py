@@ -421,7 +421,7 @@ class Reconciler:
         """
         claims, name = self._services.claims, job.name
         if name in claims.leaving:
-            return claims.barred(name) or not job.measures_first
+            return claims.cannot_keep(name) or not job.measures_first
         return not claims.has(name)
 
     def _hand_over(self, name: str) -> None:

@@ -97,7 +97,8 @@ CLAIMS = Table(
 )
 
 # Rows of each controller. With a GPU: a job reports from it, one row per agent. Without a GPU: an
-# agent that the controller does not reach, or a job on such an agent.
+# agent that the controller does not reach, or a job on such an agent. The job "/most" has in
+# place of a GPU the number of jobs that the controller can keep.
 REACH = Table(
     "reach",
     METADATA,

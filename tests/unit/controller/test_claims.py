@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_controller.election.capacity import WINDOW_S, Capacity
 from joulecut_controller.election.claims import Claims, Group, divided, home
 from joulecut_controller.election.fenced_fleet import UNKNOWN_S, FencedFleet
 from joulecut_controller.ports import FleetState
@@ -61,6 +62,43 @@ def test_a_barred_controller_has_a_job_only_where_all_are(
         fewest = min(len(shares[one]) for one in may[job])
         assert len(shares[number]) <= fewest + 1, "no single move makes shares more even"
     assert divided(wanted, live, barred) == wanted, "what has moved stays"
+
+
+@given(HOLDERS, LIVE, st.dictionaries(st.integers(1, 8), st.integers(1, 4)))
+def test_no_controller_is_to_have_more_than_it_can_keep(
+    holders: dict[str, int], live: set[int], most: dict[int, int]
+) -> None:
+    wanted = divided(holders, live, most=most)
+    assert wanted.keys() == holders.keys()
+    shares = {one: sum(number == one for number in wanted.values()) for one in live}
+    assert all(count <= most.get(one, count) for one, count in shares.items())
+    left = sum(number == 0 for number in wanted.values())
+    assert not left or all(count == most.get(one) for one, count in shares.items()), "all are full"
+    assert divided(wanted, live, most=most) == wanted, "what has moved stays"
+
+
+def test_a_controller_whose_event_loop_is_late_keeps_fewer_jobs_until_it_is_on_time() -> None:
+    capacity, now_s = Capacity(), 0.0
+
+    def ran(late_s: float, jobs: int) -> int | None:
+        nonlocal now_s
+        end_s = now_s + 2.0 * WINDOW_S
+        while now_s < end_s:
+            now_s += 0.1 + late_s
+            capacity.run_late(late_s, jobs, now_s)
+        return capacity.most
+
+    assert ran(0.05, 20) is None
+    assert ran(0.4, 20) is None, "late, and on time for what is due"
+    most = ran(2.0, 20)
+    assert most == 16
+    assert ran(2.0, most) == 12
+    capacity.lose(12)
+    assert capacity.most == 6
+    assert (ran(0.05, 6) or 0) > 6
+    for _ in range(5):
+        ran(2.0, 1)
+    assert capacity.most == 1, "one is always tried"
 
 
 @given(st.sets(st.text("abc:", min_size=1), max_size=30), LIVE)
