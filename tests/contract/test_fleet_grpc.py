@@ -68,6 +68,7 @@ class Servant(AgentServiceServicer):
 
     async def Describe(self, request: Any, context: Any) -> pb.DescribeResponse:
         self.described += 1
+        await self._perhaps_hang("Describe")
         gpus = tuple(
             GpuDescription(uuid, index, "sim", (900, 1410), controllable=not self.uncontrollable)
             for index, uuid in enumerate(self.gpus)
@@ -339,6 +340,26 @@ def test_a_refusal_makes_the_agent_describe_itself_again() -> None:
         results = await fleet.apply(address, command)
         assert not results[0].accepted
         await until(lambda: node(fleet).epoch_seen == 9)
+
+    with_fleet(body)
+
+
+def test_an_agent_that_sends_messages_is_there_however_late_it_describes_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("DESCRIBE_EVERY_S", "DESCRIBE_DEADLINE_S"):
+        monkeypatch.setattr(grpc_fleet, name, 0.2)
+
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        with monkeypatch.context() as patient:
+            patient.setattr(grpc_fleet, "DESCRIBE_DEADLINE_S", LIMIT_S)
+            assert await fleet.all_read(LIMIT_S)
+        servant.hang, described, watchers = "Describe", servant.described, servant.watchers
+        until_s = time.monotonic() + LIMIT_S
+        while servant.described < described + 3 and time.monotonic() < until_s:
+            await asyncio.sleep(0.05)
+            assert node(fleet).connected
+        assert (servant.described >= described + 3, servant.watchers) == (True, watchers)
 
     with_fleet(body)
 

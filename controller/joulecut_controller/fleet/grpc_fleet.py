@@ -370,7 +370,7 @@ class GrpcFleet:
                         if looked := not agent.needed.is_set():
                             break
                         if self._is_to_describe(agent, tick, arrived_s):
-                            await self._describe(agent)
+                            await self._describe_again(agent)
                 if looked:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_own_interval_s(agent.address, self._look_s)):
@@ -428,6 +428,13 @@ class GrpcFleet:
         agent.quota.keep_only(known)
         for gone in [uuid for uuid in agent.snapshots if uuid not in known]:
             del agent.snapshots[gone]
+
+    async def _describe_again(self, agent: _Agent) -> None:
+        """An agent whose messages come is there, however late it describes itself."""
+        try:
+            await self._describe(agent)
+        except grpc.aio.AioRpcError:
+            agent.described_s = time.monotonic()  # with the next turn
 
     async def _ticks(
         self, agent: _Agent, stub: "AgentServiceAsyncStub"
