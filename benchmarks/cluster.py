@@ -45,7 +45,7 @@ from joulecut_sim.skus import find  # noqa: E402
 CARD = "a100-sxm"
 GPUS = 8
 STAGES = 8
-LOOK_S = 0.25
+LOOK_S = 1.0  # a look at 20,000 GPUs takes 50 ms of the agents' process
 TAKEOVER_AFTER_S = 45.0  # by then the standby has read the agents and the learning state
 STORY = 12  # events of a job that is not held
 TICKS = os.sysconf("SC_CLK_TCK")

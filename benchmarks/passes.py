@@ -284,63 +284,6 @@ def _profile(stages: int, scale: float, noise: float) -> Profile:
     return Profile({key: tuple(made) for key, made in options.items()}, "simulated")
 
 
-async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[float]:
-    """Processor seconds of each steady pass."""
-    asyncio.get_running_loop().set_default_executor(AtOnce())
-    cluster = Cluster(jobs, args.nodes_per_job, args.iteration_s)
-    policy = cluster.policy(profiles=not args.no_profiles)
-    store = open_store(f"sqlite:///{folder}/{jobs}.db")
-    reconciler = Reconciler(
-        fleet=cluster,
-        store=store,
-        source=HeldSource(policy),
-        policy=policy,
-        learner=OnlineEstimator({}),
-        solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
-        planners=AtOnce(),
-        background=AtOnce(),
-        claims=Claims(store.next_epoch(0)),
-        pacing=Pacing(INTERVAL_S, watch_s=1.0),
-        now_s=lambda: cluster.now_s,
-        unix_s=lambda: 1.8e9 + cluster.now_s,
-    )
-    publisher = Publisher()
-
-    async def passed() -> float:
-        cluster.advance(INTERVAL_S)
-        await reconciler.beat()
-        begun_s = time.process_time()
-        publisher.publish(await reconciler.run_pass())
-        took_s = time.process_time() - begun_s
-        await studied()
-        return took_s
-
-    for _ in range(HELD_WITHIN):
-        await passed()
-        board = reconciler.board
-        assert board is not None
-        if all(job.applied for job in board.jobs) or args.no_profiles:
-            break
-    else:
-        print(f"{jobs} jobs: not all are held: {board.sentence}")
-    for _ in range(SETTLED):
-        await passed()
-    profiler = cProfile.Profile() if args.profile else None
-    took_s = []
-    for _ in range(args.passes):
-        if profiler:
-            profiler.enable()
-        took_s.append(await passed())
-        if profiler:
-            profiler.disable()
-    if profiler:
-        pstats.Stats(profiler).sort_stats("tottime").print_stats(SHOWN)
-        pstats.Stats(profiler).sort_stats("cumtime").print_stats(2 * SHOWN)
-    await reconciler.stop("done")
-    store.close()
-    return took_s
-
-
 class Seat:
     """Implements `ports.Fleet` for one of several controllers: reports of the agents that it
     watches (None: all).
@@ -360,7 +303,9 @@ class Seat:
 
 
 class Sharing:
-    """Controllers of one store, with their claims in memory."""
+    """One controller, or several of one store with their claims in memory. `profiler` runs with
+    them.
+    """
 
     def __init__(self, args: argparse.Namespace, jobs: int, folder: Path) -> None:
         self.cluster = Cluster(jobs, args.nodes_per_job, args.iteration_s)
@@ -369,10 +314,11 @@ class Sharing:
         self.live = set(range(1, args.controllers + 1))
         self.holders = dict.fromkeys((job.name for job in self.cluster.jobs), 0)
         self.used_s = dict.fromkeys(self.live, 0.0)
+        self.publisher, self.profiler = Publisher(), cProfile.Profile()
         self.members: dict[int, tuple[Reconciler, Claims, Seat]] = {}
         for number in sorted(self.live):
-            claims = Claims(self.store.next_epoch(0), self._group(number))
-            seat = Seat(self.cluster)
+            group = self._group(number) if len(self.live) > 1 else None
+            claims, seat = Claims(self.store.next_epoch(0), group), Seat(self.cluster)
             reconciler = Reconciler(
                 fleet=FencedFleet(
                     seat, lambda: True, claims.first, claims=claims, epoch_above=_none_above
@@ -410,18 +356,22 @@ class Sharing:
         reconciler.follow(self._group(number))
         seat.needed = reconciler.agents()
 
-    async def run(self, passes: int = 1) -> None:
+    async def run(self, passes: int = 1, *, profile: bool = False) -> None:
         for _ in range(passes):
             self.cluster.advance(INTERVAL_S)
             reports = self.cluster.take_reports()
             for number in sorted(self.live):
                 reconciler, _, seat = self.members[number]
                 seat.arrived += reports
+                if profile:
+                    self.profiler.enable()
                 begun_s = time.process_time()
-                self._share(number)
+                if reconciler.claims.group:
+                    self._share(number)
                 await reconciler.beat()
-                await reconciler.run_pass()
+                self.publisher.publish(await reconciler.run_pass())
                 self.used_s[number] += time.process_time() - begun_s
+                self.profiler.disable()
                 await studied()
 
     async def until_held(self, jobs: Collection[str], above: int = 0) -> float:
@@ -437,9 +387,32 @@ class Sharing:
                 return self.cluster.now_s - begun_s
         return math.inf
 
+    async def stop(self) -> None:
+        for reconciler, _, _ in self.members.values():
+            await reconciler.stop("done")
+        self.store.close()
+
 
 async def _none_above(_: int) -> bool:
     return False
+
+
+async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[float]:
+    """Processor seconds of each steady pass of one controller."""
+    asyncio.get_running_loop().set_default_executor(AtOnce())
+    one, took_s = Sharing(args, jobs, folder), []
+    if not args.no_profiles and math.isinf(await one.until_held(one.holders)):
+        print(f"{jobs} jobs: not all are held")
+    await one.run(SETTLED)
+    for _ in range(args.passes):
+        before_s = one.used_s[1]
+        await one.run(profile=args.profile)
+        took_s.append(one.used_s[1] - before_s)
+    if args.profile:
+        pstats.Stats(one.profiler).sort_stats("tottime").print_stats(SHOWN)
+        pstats.Stats(one.profiler).sort_stats("cumtime").print_stats(2 * SHOWN)
+    await one.stop()
+    return took_s
 
 
 async def shared(args: argparse.Namespace, jobs: int, folder: Path) -> None:
@@ -463,9 +436,7 @@ async def shared(args: argparse.Namespace, jobs: int, folder: Path) -> None:
     print(f"one is gone: others hold its {len(lost)} jobs after {held_s:g} s of the virtual clock")
     most_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{most_mib:.0f} MiB at most, of all controllers and the simulated cluster", flush=True)
-    for reconciler, _, _ in group.members.values():
-        await reconciler.stop("done")
-    group.store.close()
+    await group.stop()
 
 
 def exponent(sizes: list[int], costs: list[float]) -> float:

@@ -117,4 +117,4 @@ def test_three_controllers_share_the_jobs_and_each_agent_has_one_stream(tmp_path
     assert set(Counter(sharing.holders.values()).values()) == {2}
     streams = [one for *_, seat in sharing.members.values() for one in seat.needed or ()]
     assert sorted(streams) == sharing.cluster.nodes
-    sharing.store.close()
+    asyncio.run(sharing.stop())

@@ -21,6 +21,7 @@ from contextlib import suppress
 from joulecut_controller.board import Board, LogLine
 from joulecut_controller.election.claims import Claims, Group, Wish
 from joulecut_controller.election.power_table import OwnTable, PowerTable
+from joulecut_controller.election.reach import LATE_S
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
@@ -99,6 +100,7 @@ class Reconciler:
         # entry: it shows where they run.
         self._elsewhere: dict[str, dict[str, ArrivedReport]] = {}
         self._failed_steps = 0  # by the last board
+        self._late_until_s = -math.inf
         self._to_show, self.to_share = asyncio.Event(), asyncio.Event()
         self._pass_number = 0
         self.metrics = LoopMetrics()
@@ -275,9 +277,13 @@ class Reconciler:
                 self._services.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
 
     def run_late(self, late_s: float) -> None:
-        """Records that the event loop was late by so much."""
+        """Records that the event loop was late by so much. From LATE_S on, news of jobs and agents
+        wait for an interval: the steps that they ask for would make it later.
+        """
         self.metrics.lag.add(late_s)
         self._cluster.reach.run_late(late_s)
+        if late_s >= LATE_S:
+            self._late_until_s = self._services.now_s() + self._pacing.interval_s
 
     def wish(self) -> Wish:
         """What this term wants of the controllers that share the store."""
@@ -505,14 +511,19 @@ class Reconciler:
             if job.picture is not None and address in job.picture.view.node_at:
                 self._news(name)
         if owners:
-            self._loop.add(CLUSTER, HURRY_S)
+            self._loop.add(CLUSTER, self._spacing_s(HURRY_S))
 
     def _news(self, name: str) -> None:
         """The job is looked at again, and not more often than news may ask for."""
         picture = self._jobs[name].picture if name in self._jobs else None
         age_s = self._services.now_s() - picture.view.now_s if picture else math.inf
-        spacing_s = max(NEWS_S, NEWS_S_PER_JOB * len(self._jobs))
+        spacing_s = self._spacing_s(max(NEWS_S, NEWS_S_PER_JOB * len(self._jobs)))
         self._changed(name, max(0.0, spacing_s - age_s))
+
+    def _spacing_s(self, on_time_s: float) -> float:
+        """Between steps that news ask for."""
+        late = self._services.now_s() < self._late_until_s
+        return self._pacing.interval_s if late else on_time_s
 
     def _changed(self, name: str, wait_s: float = 0.0) -> None:
         """The job has something new to go by, and is looked at again."""
