@@ -17,6 +17,7 @@ from worlds import HeldSource, as_made
 
 from joulecut_controller.board import Board
 from joulecut_controller.election.claims import Claims
+from joulecut_controller.election.reach import LATE_S
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -118,3 +119,29 @@ def test_three_controllers_share_the_jobs_and_each_agent_has_one_stream(tmp_path
     streams = [one for *_, seat in sharing.members.values() for one in seat.needed or ()]
     assert sorted(streams) == sharing.cluster.nodes
     asyncio.run(sharing.stop())
+
+
+def test_news_of_agents_waits_while_the_event_loop_is_late(tmp_path: Path) -> None:
+    """Starved controllers lose agents and find them again; each time would ask for a step."""
+    sizes = Namespace(controllers=1, nodes_per_job=1, iteration_s=5.0, no_profiles=True)
+    one = Sharing(sizes, 2, tmp_path)
+    reconciler = one.members[1][0]
+
+    async def steps(late_s: float) -> int:
+        before = reconciler.metrics.passes.counts[-1]
+        for _ in range(4):
+            one.cluster.now_s += 1.0
+            reconciler.run_late(late_s)
+            for node in one.cluster.nodes:
+                reconciler.notice(node, owners=True)
+            await reconciler.run_pass()
+        return reconciler.metrics.passes.counts[-1] - before
+
+    async def go() -> None:
+        await one.run(10)
+        assert await steps(0.0) > 4
+        await one.run()
+        assert await steps(LATE_S) <= 4, "the cluster and each job once, and what is kept"
+        await one.stop()
+
+    asyncio.run(go())
