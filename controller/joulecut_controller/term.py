@@ -249,8 +249,6 @@ async def _lead(
     await asyncio.wait([*tasks, held, outdated, stop], return_when=asyncio.FIRST_COMPLETED)
     ended = next((one for one in (held, outdated) if one.done()), None)
     if ended is not None and not stop.done():
-        if ended is held:
-            context.capacity.lose(reconciler.claims.count)
         reconciler.stand_down(ended.result())
         log(ended.result())
     for task in (*tasks, outdated, stop):

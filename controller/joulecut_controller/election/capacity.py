@@ -8,9 +8,8 @@ import math
 from joulecut_controller.election.reach import LATE_S
 
 WINDOW_S = 30.0
-LATE_RATIO = 0.5  # of a window; half of it is on time
-# One that is late keeps so much of what it has, one whose term has ended for that half of it.
-FEWER, HALF = 0.8, 0.5
+LATE_RATIO = 0.5  # of a window, twice in a row: a pause is no lack of processor time
+FEWER = 0.5  # of the jobs that it has
 MORE = 1.25  # a window on time: twice as many in a minute and a half
 
 
@@ -19,7 +18,7 @@ class Capacity:
 
     def __init__(self) -> None:
         self.most: int | None = None
-        self._begun_s, self._late_s = -math.inf, 0.0
+        self._begun_s, self._late_s, self._was_late = -math.inf, 0.0, False
 
     def run_late(self, late_s: float, jobs: int, now_s: float) -> None:
         """The event loop was late by so much, with so many jobs."""
@@ -27,12 +26,8 @@ class Capacity:
         if (took_s := now_s - self._begun_s) < WINDOW_S:
             return
         ratio, self._begun_s, self._late_s = self._late_s / took_s, now_s, 0.0
-        if ratio >= LATE_RATIO:
+        if ratio >= LATE_RATIO and self._was_late:
             self.most = max(1, int(FEWER * jobs))
         elif self.most is not None and ratio < LATE_RATIO / 2.0:
             self.most = math.ceil(MORE * self.most)
-
-    def lose(self, jobs: int) -> None:
-        """A term with so many jobs has ended, since its session was not kept."""
-        self.most = max(1, int(HALF * jobs))
-        self._begun_s, self._late_s = -math.inf, 0.0
+        self._was_late = ratio >= LATE_RATIO
