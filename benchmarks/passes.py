@@ -421,7 +421,7 @@ async def shared(args: argparse.Namespace, jobs: int, folder: Path) -> None:
     gpus = len(group.cluster.descriptions)
     held_s = await group.until_held(group.holders)
     print(f"{gpus} GPUs, {jobs} jobs, {args.controllers} controllers: all held after {held_s:g} s")
-    await group.run(SETTLED)
+    await group.run(min(SETTLED, args.passes))
     before_s = dict(group.used_s)
     await group.run(args.passes)
     took_s = args.passes * INTERVAL_S
