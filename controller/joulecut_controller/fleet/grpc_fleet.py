@@ -87,6 +87,7 @@ class _Agent:
 
     address: str
     description: NodeDescription | None = None
+    described: pb.DescribeResponse | None = None  # what it was read from
     connected: bool = False
     error: str = "not reached yet"
     described_s: float = float("-inf")
@@ -418,7 +419,8 @@ class GrpcFleet:
         agent.asked.clear()
         request = pb.DescribeRequest()
         answer = await self._stubs[agent.address].Describe(request, timeout=DESCRIBE_DEADLINE_S)
-        agent.description = codec.decode_node(answer)
+        if agent.description is None or answer != agent.described:
+            agent.description, agent.described = codec.decode_node(answer), answer  # 0.4 ms
         agent.described_s = time.monotonic()
         agent.stopped = agent.description.stopped
         known = frozenset([gpu.uuid for gpu in agent.description.gpus])
