@@ -385,11 +385,12 @@ async def _time_event_loop(context: ServiceContext, reconciler: Reconciler) -> N
 
 
 async def _heartbeats(reconciler: Reconciler) -> None:
-    """The time that a heartbeat takes is part of the interval: agents that answer late, or a
-    thousand of them, make none of the next ones late.
+    """The time that a heartbeat takes is part of the interval, up to half of it: agents that answer
+    late make none of the next ones late.
     """
     due_s = time.monotonic()
     while True:
-        due_s = max(due_s + renewal_s(reconciler.ttl_s()), time.monotonic())
+        every_s = renewal_s(reconciler.ttl_s())
+        due_s = max(due_s + every_s, time.monotonic() + every_s / 2.0)
         await asyncio.sleep(due_s - time.monotonic())
         await reconciler.beat()
