@@ -206,16 +206,13 @@ class GpuShift:
 
 @dataclass(frozen=True, slots=True)
 class BaselineDrift:
-    """How the pace of a job has moved. Ratios are of iteration times, 1 where nothing moved.
-
-    `measured_s` is when default clocks were measured last (monotonic). `shift_ratio` is the pace at
-    the same clocks since then, `moved_ratio` the baseline over the first one of this shape.
-    `gpu_shift` are the GPUs whose operations take another time than at the last measurement.
+    """How the pace of a job has moved since default clocks were measured last (`measured_s`,
+    monotonic): `shift_ratio` is that of iteration times at the same clocks, 1 where nothing moved.
+    `gpu_shift` are the GPUs whose operations take another time than then.
     """
 
     measured_s: float = math.inf
     shift_ratio: float = 1.0
-    moved_ratio: float = 1.0
     gpu_shift: GpuShift | None = None
 
 

@@ -56,7 +56,7 @@ def test_the_saving_of_a_job_that_changes_at_once_is_soon_back(
 
 
 def test_a_job_that_changed_is_saved_for_after_a_restart_too(store: DatabaseStore) -> None:
-    """Its profile explains it by the ratio to its first baseline, which the store keeps."""
+    """Its rate alone does not say how much of its work the profile names."""
     controller = settled(store, Change(SETTLED_S, 0.9), detailed=False)
     world = controller.world
     assert isinstance(world, ChangingWorld)

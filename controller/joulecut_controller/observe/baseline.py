@@ -16,36 +16,28 @@ from joulecut_controller.view import BaselineDrift, GpuShift, Window
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
 BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
-# What a profile says of clocks is not believed of a job that takes this much longer or shorter.
-MOVED_RATIO_MAX = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A baseline that an earlier controller measured; `first_s` is the mean iteration time of the
-    job's first one in its shape. `age_s` is infinite where it is not known, or where the job has
-    changed since.
+    """A baseline that an earlier controller measured. `age_s` is infinite where it is not known, or
+    where the job has changed since.
     """
 
     window: Window
-    first_s: float
     age_s: float = math.inf
 
 
 class Baseline:
     """`window` is None before the first measurement."""
 
-    def __init__(
-        self, recalled: Recalled | None, now_s: float, first_s: float | None = None
-    ) -> None:
-        """With a recalled one a plan may go on. `first_s` is of another phase of the shape."""
+    def __init__(self, recalled: Recalled | None, now_s: float) -> None:
+        """With a recalled one a plan may go on."""
         self.window = recalled.window if recalled else None
         self._level: float | None = None  # of the reference, when the window was taken
         self._since_s = math.nan
         self._iterations = self._earlier = 0  # at default clocks, and of those in earlier windows
-        self.first_s = recalled.first_s if recalled else first_s
-        measured_s = now_s - recalled.age_s if recalled else -math.inf
-        self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
+        self.drift = BaselineDrift(now_s - recalled.age_s if recalled else -math.inf)
 
     def measure(self, seen: Window, known: Answer | None, *, since_s: float, now_s: float) -> bool:
         """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
@@ -72,15 +64,8 @@ class Baseline:
                 self._level = math.log(before.time_mean_s)
             self.window, self._level = _scaled(before, math.exp(level - self._level)), level
         if self.window is not None and (long or whole):
-            self.first_s = self.first_s or self.window.time_mean_s
-            self.drift = BaselineDrift(measured_s=now_s, moved_ratio=self._moved_ratio())
+            self.drift = BaselineDrift(now_s)
         return whole or again or moved
-
-    def _moved_ratio(self) -> float:
-        if self.window is None or self.first_s is None:
-            return 1.0
-        ratio = self.window.time_mean_s / self.first_s
-        return min(max(ratio, 1.0 - MOVED_RATIO_MAX), 1.0 + MOVED_RATIO_MAX)
 
     def shift(self, ratio: float, gpu_shift: GpuShift | None = None) -> None:
         """Iterations take `ratio` times as long as before at the same clocks; or one GPU's
@@ -97,9 +82,9 @@ class Baseline:
 
     def forget(self) -> None:
         """Drops all measurements: they were not taken at default clocks."""
-        self.window = self.first_s = self._level = None
+        self.window = self._level = None
         self._iterations = self._earlier = 0
-        self.drift = BaselineDrift(measured_s=-math.inf)
+        self.drift = BaselineDrift(-math.inf)
 
 
 def mature(window: Window) -> bool:

@@ -323,17 +323,14 @@ class IterationStats:
         now_s: float,
     ) -> None:
         """Another phase has windows and a baseline of its own."""
-        before = track.baselines.get(track.phase.key)
         track.phase, track.default_paces = phase, GpuPaces()
         track.begin(now_s)
         if phase.key not in track.baselines:
-            # Without operations a phase of other lengths may be the same work on more or less data.
-            first_s = before.first_s if before and not phase.shape else None
             while len(track.baselines) >= PHASES_MAX:
                 del track.references[next(iter(track.baselines))]
                 del track.baselines[next(iter(track.baselines))]
             recalled = recall(shape_in(track.shape, phase))
-            track.baselines[phase.key] = Baseline(recalled, now_s, first_s)
+            track.baselines[phase.key] = Baseline(recalled, now_s)
             track.references[phase.key] = referred = _Referred()
             if recalled is not None and math.isfinite(recalled.age_s):
                 referred.reference.recall(

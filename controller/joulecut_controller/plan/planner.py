@@ -470,9 +470,8 @@ def _unexplained(job: JobState, modelled_s: float) -> str:
         return ""  # its level is the job's own
     measured_s, beside = baseline.time_mean_s, BESIDE_RATIO_MAX
     least = EXPLAINED_RATIO + DOUBT_STDERRS * baseline.stderr_ratio + baseline.work_sd_ratio
-    if not job.measured.time_ratios:
-        modelled_s *= job.measured.drift.moved_ratio  # since the graph was first compared
-        beside = RATE_BESIDE_RATIO_MAX
+    if not job.measured.time_ratios:  # of a rate alone nothing says what its work is
+        least = beside = RATE_BESIDE_RATIO_MAX
     most = max(beside, least)
     if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""

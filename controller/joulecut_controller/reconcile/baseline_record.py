@@ -1,7 +1,6 @@
 """One job's baseline in the store: a new leader goes on with it, and knows when to look again."""
 
 import math
-from dataclasses import replace
 
 from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.observer import JobObservation
@@ -29,12 +28,11 @@ class BaselineRecord:
         if kept is None:
             return None
         self._kept = (shape, kept)
-        first = store.baseline(self._job, _first(shape)) or kept
         age_s = math.inf
         if kept.measured_unix_s is not None:
             age_s = self._context.unix_s() - kept.measured_unix_s
         # Below 0 the wall clock was set back since, and the age is not known.
-        return Recalled(kept.window, first.window.time_mean_s, age_s if age_s >= 0.0 else math.inf)
+        return Recalled(kept.window, age_s if age_s >= 0.0 else math.inf)
 
     async def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""
@@ -46,8 +44,7 @@ class BaselineRecord:
         shape = observation.shape
         if kept and kept[0] == shape and not _differs(made, kept[1]):
             return
-        first = replace(baseline, time_mean_s=baseline.time_mean_s / drift.moved_ratio)
-        await in_thread(self._write, shape, made, StoredBaseline(first))
+        await in_thread(self._context.store.keep_baseline, self._job, shape, made)
         self._kept = (shape, made)
 
     def _measured_unix_s(self, drift: BaselineDrift) -> float | None:
@@ -57,15 +54,6 @@ class BaselineRecord:
         if moved or not math.isfinite(age_s):
             return None
         return self._context.unix_s() - age_s
-
-    def _write(self, shape: str, made: StoredBaseline, first: StoredBaseline) -> None:
-        self._context.store.keep_baseline(self._job, shape, made)
-        self._context.store.keep_baseline(self._job, _first(shape), first)
-
-
-def _first(shape: str) -> str:
-    """The name under which the store has the first baseline of this shape."""
-    return f"{shape} first"
 
 
 def _differs(made: StoredBaseline, kept: StoredBaseline) -> bool:
