@@ -174,29 +174,26 @@ class _Track:
 
 
 class IterationStats:
-    """Folds reports and snapshots into windows, per job. `lag_s` is the longest time
-    between the end of an iteration and the arrival of its report.
+    """Folds reports and snapshots of one job into windows. `lag_s` is the longest time between the
+    end of an iteration and the arrival of its report; `recall` gives the baseline that was measured
+    in a shape before. `rate_alone`: it reports no operations.
     """
 
-    def __init__(self, *, lag_s: float) -> None:
-        self._lag_s = lag_s
-        self._tracks: dict[str, _Track] = {}
-        self._phases: dict[str, Phases] = {}
+    def __init__(
+        self, *, lag_s: float, recall: Callable[[str], Recalled | None] = lambda _shape: None
+    ) -> None:
+        self._lag_s, self._recall = lag_s, recall
+        self._track: _Track | None = None
+        self._phases = Phases()
+        self.rate_alone = False
 
-    def keep_only(self, jobs: Iterable[str]) -> None:
-        """Forgets jobs that left the policy."""
-        wanted = set(jobs)
-        self._tracks = {job: one for job, one in self._tracks.items() if job in wanted}
-        self._phases = {job: one for job, one in self._phases.items() if job in wanted}
-
-    def phase(self, job: str) -> Phase:
-        """The phase of a job as of the last pass."""
-        phases = self._phases.get(job)
-        return phases.now if phases else Phase()
+    @property
+    def phase(self) -> Phase:
+        """As of the last pass."""
+        return self._phases.now
 
     def changed(
         self,
-        job: str,
         locks: Mapping[str, int],
         now_s: float,
         *,
@@ -208,7 +205,7 @@ class IterationStats:
         power limits): a new window begins. `slowdown` is what is predicted of them, `operations`
         the log slowdown of their operations.
         """
-        track = self._tracks.get(job)
+        track = self._track
         if track is None:
             return
         new = {uuid: locks.get(uuid, 0) for uuid in track.locks}
@@ -221,7 +218,6 @@ class IterationStats:
 
     def fold(
         self,
-        job: str,
         stages: tuple[tuple[str, ...], ...],
         reports: Iterable[ArrivedReport],
         gpus: Mapping[str, GpuView],
@@ -230,25 +226,25 @@ class IterationStats:
         groups: Groups = (),
         pipelines: Groups = (),
         shape: str = "",
-        recall: Callable[[str], Recalled | None] = lambda _shape: None,
         loads: bool = True,
     ) -> tuple[Measured, Fresh]:
         """Adds the reports and snapshots since the last pass. Call it once a pass.
 
-        A job in a new `shape` starts over, with the baseline that `recall` returns. Without
-        `loads` those of single GPUs, half of the work, stay as they are until a later pass.
+        A job in a new `shape` starts over. Without `loads` those of single GPUs, half of the work,
+        stay as they are until a later pass.
         """
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
-        track, phases = self._tracks.get(job), self._phases.setdefault(job, Phases())
+        track, phases = self._track, self._phases
         if track is None or track.stage_of != stage_of or track.shape != shape:
             window = MeasurementWindow(now_s, stage_of, GpuPaces())
-            track = self._tracks[job] = _Track(stage_of, shape, window, phases.now)
-            self._enter(track, phases.now, recall, now_s)
+            track = _Track(stage_of, shape, window, phases.now)
+            self._enter(track, phases.now, now_s)
+            self._track = track
         seen_s = self._see_locks(track, gpus, now_s)
         self._see_external_locks(track, gpus, now_s)
         self._collect(track, track.sequence.taken(reports, track.stage_of), phases)
         if phases.now != track.phase:
-            self._enter(track, phases.now, recall, now_s)
+            self._enter(track, phases.now, now_s)
         self._see_straggler(track, now_s)
         confirmed: list[Iteration] = []
         fresh: list[Iteration] = []
@@ -282,6 +278,8 @@ class IterationStats:
             self._see_baseline(track, stages, groups, now_s)
         if track.window.iterations >= READY and held and track.baseline.drift.gpu_shift is None:
             self._see_lowest(track, gpus)
+        if track.operations_reported is not None:
+            self.rate_alone = not track.operations_reported
         fresh_loads, loaded = track.window.fresh_loads() if loads else ((), 0)
         fresh_now = Fresh(
             chunk=chunk,
@@ -315,21 +313,17 @@ class IterationStats:
         )
         return measured, fresh_now
 
-    def _enter(
-        self,
-        track: _Track,
-        phase: Phase,
-        recall: Callable[[str], Recalled | None],
-        now_s: float,
-    ) -> None:
+    def _enter(self, track: _Track, phase: Phase, now_s: float) -> None:
         """Another phase has windows and a baseline of its own."""
+        new = phase.key not in track.baselines
+        # Where the store fails nothing has changed, and the next pass enters it.
+        recalled = self._recall(shape_in(track.shape, phase)) if new else None
         track.phase, track.default_paces = phase, GpuPaces()
         track.begin(now_s)
-        if phase.key not in track.baselines:
+        if new:
             while len(track.baselines) >= PHASES_MAX:
                 del track.references[next(iter(track.baselines))]
                 del track.baselines[next(iter(track.baselines))]
-            recalled = recall(shape_in(track.shape, phase))
             track.baselines[phase.key] = Baseline(recalled, now_s)
             track.references[phase.key] = referred = _Referred()
             if recalled is not None and math.isfinite(recalled.age_s):

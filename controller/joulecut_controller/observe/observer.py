@@ -6,10 +6,9 @@ policy is decided for all entries together; reports go to entries, and a job is 
 """
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
@@ -26,8 +25,6 @@ from joulecut_wire.messages import IterationReport, PipelineShape
 OWNER_AGE_S_MAX = 120.0
 # A rate shows no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
-
-Recall = Callable[[str], Recalled | None]  # of a shape: the baseline measured earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +47,10 @@ class Routed:
 
 
 class Observer:
-    """Keeps placements and iteration statistics (`stats`) from look to look."""
+    """Keeps placements from look to look."""
 
-    def __init__(self, *, lag_s: float, stale_s: float) -> None:
+    def __init__(self, *, stale_s: float) -> None:
         self._placements = Placements()
-        self.stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
         self._policies: dict[str, JobPolicy] = {}
         self._matches = Matches()
@@ -62,7 +58,6 @@ class Observer:
         self._addresses: dict[str, str] = {}  # by GPU
         self._listed: dict[str, set[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
-        self._rate_alone: set[str] = set()  # jobs that report no operations
 
     def arrange(
         self, policy: Policy, state: FleetState, now_s: float, own: Container[str] | None = None
@@ -74,8 +69,6 @@ class Observer:
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs if own is None or job.name in own]
         self._placements.keep_only(names)
-        self.stats.keep_only(names)
-        self._rate_alone.intersection_update(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         self._policies = {job.name: job for job in policy.jobs}
         before, self._matches = self._matches.entries, match_jobs(policy, gpus)
@@ -140,12 +133,12 @@ class Observer:
         state: FleetState,
         reports: list[ArrivedReport],
         now_s: float,
-        recall: Recall,
         *,
+        stats: IterationStats,
         loads: bool = True,
     ) -> tuple[JobObservation, View]:
-        """A job as of now; `state` has its agents. Without `loads` those of its GPUs stay as they
-        are (see `fold`).
+        """A job as of now; `state` has its agents, `stats` its iterations. Without `loads` those of
+        its GPUs stay as they are (see `fold`).
         """
         seen = View(
             now_s=now_s,
@@ -162,18 +155,16 @@ class Observer:
             shapes = self._placements.shapes(policy.name)
             policy, unknown = replace(policy, pipeline=pipeline_of(shapes)), missing(shapes)
         if policy.pipeline is not None:
-            phase = self.stats.phase(policy.name)
-            policy = replace(policy, pipeline=as_run(policy.pipeline, phase))
-            if phase.kind == "evaluate":  # a profile is of training
+            policy = replace(policy, pipeline=as_run(policy.pipeline, stats.phase))
+            if stats.phase.kind == "evaluate":  # a profile is of training
                 policy = replace(policy, profile=None)
         placement = self._placements.placement(policy, gpus, now_s, match)
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
-        if policy.name in self._rate_alone:
+        if stats.rate_alone:
             policy, placement = _as_one_stage(policy, placement)
         shape = self._shape(policy, placement)
-        measured, fresh = self.stats.fold(
-            policy.name,
+        measured, fresh = stats.fold(
             placement.stages,
             reports,
             gpus,
@@ -181,13 +172,8 @@ class Observer:
             groups=placement.groups,
             pipelines=placement.pipelines,
             shape=shape,
-            recall=recall,
             loads=loads or policy.profile is None,
         )
-        if measured.operations_reported is False:
-            self._rate_alone.add(policy.name)
-        elif measured.operations_reported:
-            self._rate_alone.discard(policy.name)
         running = match.running or unanimous(placement, gpus)
         hindrance = ""
         if policy.mode != "off":

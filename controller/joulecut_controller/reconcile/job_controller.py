@@ -13,6 +13,7 @@ from functools import partial
 
 from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
+from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import without_limits
@@ -91,7 +92,8 @@ class JobController:
         self._breaker = JobBreaker(services.holds, services.audit, cluster.pacing.lag_s)
         book = StoredBook(services.store, services.audit)
         self._default_windows = DefaultWindows(book, policy.name)
-        self.rollout = PlanRollout(services, policy.name)
+        self._stats = IterationStats(lag_s=cluster.pacing.lag_s, recall=self._baseline.recall)
+        self.rollout = PlanRollout(services, policy.name, self._stats)
 
     @property
     def name(self) -> str:
@@ -166,9 +168,8 @@ class JobController:
         uuids = observer.gpus_of(self.name, reports)
         addresses = {known[uuid].address for uuid in uuids if uuid in known}
         state = self._services.fleet.observe(now_s, addresses) if addresses else FleetState((), ())
-        policy, recall = cluster.policies[self.name], self._baseline.recall
-        observation, view = observer.look(policy, state, reports, now_s, recall, loads=loads)
-        return observation, view
+        policy = cluster.policies[self.name]
+        return observer.look(policy, state, reports, now_s, stats=self._stats, loads=loads)
 
     def _with_jobs(self, view: View, job: JobState) -> View:
         """The view with every job as it was seen last, this one as of now."""

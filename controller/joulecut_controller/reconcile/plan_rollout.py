@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
+from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted, release_actions
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
@@ -65,8 +66,8 @@ class PlanRollout:
     computed from.
     """
 
-    def __init__(self, context: ReconcileContext, job: str) -> None:
-        self._context, self._job = context, job
+    def __init__(self, context: ReconcileContext, job: str, stats: IterationStats) -> None:
+        self._context, self._job, self._stats = context, job, stats
         self.backoff = Backoff(context.interval_s)
         self.state = PlannerState()
         self.incomplete: tuple[int, Forecast, Comparison, Evaluation] | None = None
@@ -339,8 +340,7 @@ class PlanRollout:
         plan = holding.plan if holding else None
         actions, forecast = (plan.actions, plan.forecast) if plan else ((), None)
         changes = ((one.uuid, one.steps or one.power_limit_w) for one in actions)
-        self._context.observer.stats.changed(
-            self._job,
+        self._stats.changed(
             holding.locks if holding else {},
             self._acted_s,
             schedule=tuple((uuid, each) for uuid, each in changes if each),

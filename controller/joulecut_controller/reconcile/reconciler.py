@@ -122,7 +122,7 @@ class Reconciler:
             store=store,
             audit=audit,
             leases=leases,
-            observer=Observer(lag_s=pacing.lag_s, stale_s=pacing.stale_s),
+            observer=Observer(stale_s=pacing.stale_s),
             check=solver.check,
             claims=claims,
             interval_s=pacing.interval_s,

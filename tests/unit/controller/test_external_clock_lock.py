@@ -52,7 +52,7 @@ class Job:
         for _ in range(count):
             self.now_s += 1.0
             self.energy_j += 200.0
-            measured, _ = self.stats.fold("job", STAGES, self._reports(), self._gpus(), self.now_s)
+            measured, _ = self.stats.fold(STAGES, self._reports(), self._gpus(), self.now_s)
         return measured
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from worlds import World
 
 from joulecut_controller.election.claims import Claims
+from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -39,7 +40,8 @@ class JobBench:
         state = self.world.observe(now_s)
         observer.arrange(policy, state, now_s)
         reports = observer.route(self.world.take_reports()).by_job.get(self.world.job, [])
-        observation, view = observer.look(policy.jobs[0], state, reports, now_s, lambda _: None)
+        stats = self.rollout._stats
+        observation, view = observer.look(policy.jobs[0], state, reports, now_s, stats=stats)
         return view, observation
 
     def plan(self, generation: int = 1) -> Plan:
@@ -75,7 +77,7 @@ def bench(tmp_path: Path) -> Iterator[JobBench]:
         store=store,
         audit=AuditLog(store, lambda: 1.8e9),
         leases=Leases(world, epoch),
-        observer=Observer(lag_s=1.0, stale_s=5.0),
+        observer=Observer(stale_s=5.0),
         check=check,
         claims=Claims(epoch),
         interval_s=1.0,
@@ -83,7 +85,8 @@ def bench(tmp_path: Path) -> Iterator[JobBench]:
         now_s=lambda: world.now_s,
         unix_s=lambda: 1.8e9,
     )
-    yield JobBench(world, store, context, PlanRollout(context, world.job))
+    rollout = PlanRollout(context, world.job, IterationStats(lag_s=1.0))
+    yield JobBench(world, store, context, rollout)
     store.close()
 
 

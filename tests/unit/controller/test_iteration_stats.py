@@ -1,8 +1,10 @@
 """What the ledger counts, and what it must not."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.iteration_stats import PENDING_MAX, Fresh, IterationStats, Measured
 from joulecut_controller.observe.measurement_window import (
     ITERATIONS_KEPT,
@@ -11,6 +13,7 @@ from joulecut_controller.observe.measurement_window import (
 )
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
+from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import (
     GpuDescription,
     GpuSnapshot,
@@ -89,9 +92,7 @@ class Job:
             self.now_s += self.interval_s
             for uuid in UUIDS:
                 self.energy_j[uuid] += self.power_w * self.interval_s
-            found = self.stats.fold(
-                "job", STAGES, self.reports(), self.gpus(), self.now_s, loads=loads
-            )
+            found = self.stats.fold(STAGES, self.reports(), self.gpus(), self.now_s, loads=loads)
         return found
 
 
@@ -103,12 +104,12 @@ def test_a_mean_that_reaches_back_over_a_change_of_clocks_counts_for_neither() -
         job.now_s += 10.0
         if job.now_s == changed_s:
             job.locks = dict.fromkeys(UUIDS, 1200)
-            job.stats.changed("job", job.locks, changed_s - 2.0)
+            job.stats.changed(job.locks, changed_s - 2.0)
         reports = [
             ArrivedReport(IterationReport("job", uuid, stage, number, 0.1), job.now_s, span_s=10.0)
             for stage, uuid in enumerate(UUIDS)
         ]
-        _, fresh = job.stats.fold("job", STAGES, reports, job.gpus(), job.now_s)
+        _, fresh = job.stats.fold(STAGES, reports, job.gpus(), job.now_s)
         if fresh.chunk is not None:
             ended += fresh.chunk.ran
             assert not fresh.chunk.begun_s - LAG_S < changed_s - 2.0 < fresh.chunk.at_s
@@ -145,7 +146,7 @@ def test_no_window_mixes_two_sets_of_clocks(
     job.locks = dict.fromkeys(UUIDS, 1200)
     job.duration_s = after_s
     if own_hand:
-        job.stats.changed("job", job.locks, job.now_s)
+        job.stats.changed(job.locks, job.now_s)
     measured = job.looks(8)
     for window, pace_s in ((measured.baseline, before_s), (measured.current, after_s)):
         if window is not None:
@@ -176,16 +177,29 @@ def test_a_stale_gpu_holds_everything_back() -> None:
     assert measured.baseline is None
 
 
+def test_a_store_that_fails_when_a_job_begins_costs_that_look_alone() -> None:
+    def recall(_: str) -> Recalled | None:
+        if failing:
+            raise Unavailable("the store is away")
+        return None
+
+    job, failing = Job(), True
+    job.stats = IterationStats(lag_s=LAG_S, recall=recall)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            job.looks(1)
+    failing = False
+    assert job.looks(20).baseline is not None
+
+
 def test_memory_is_bounded() -> None:
     job = Job(interval_s=60.0, duration_s=0.04)
     measured = job.looks(3)
-    track = job.stats._tracks["job"]
+    track = job.stats._track
     assert track.window.iterations <= ITERATIONS_KEPT
     assert len(track.pending) <= PENDING_MAX
     assert len(track.open) <= 16
     assert measured.current.iterations <= RECENT
-    job.stats.keep_only([])
-    assert not job.stats._tracks
 
 
 def test_a_jobs_own_words_are_bounded_too() -> None:
@@ -208,7 +222,7 @@ def test_a_jobs_own_words_are_bounded_too() -> None:
             )
             for stage, uuid in enumerate(UUIDS)
         ]
-        measured, _ = job.stats.fold("job", STAGES, reported, job.gpus(), job.now_s)
+        measured, _ = job.stats.fold(STAGES, reported, job.gpus(), job.now_s)
     assert all(len(load.busy_s) <= KINDS_MAX for load in measured.loads)
     assert all("forward" in load.busy_s for load in measured.loads), "known before, still counted"
 
@@ -220,11 +234,9 @@ def test_a_repeated_iteration_takes_no_more_memory() -> None:
     job.silent = {"b"}
     job.now_s += 1.0
     repeated = job.reports()[-1:] * 10_000
-    job.stats.fold("job", STAGES, repeated, job.gpus(), job.now_s)
+    job.stats.fold(STAGES, repeated, job.gpus(), job.now_s)
     [open_one] = [
-        one
-        for one in job.stats._tracks["job"].open.values()
-        if one.number == repeated[0].report.iteration
+        one for one in job.stats._track.open.values() if one.number == repeated[0].report.iteration
     ]
     assert open_one.peers_s == {"a": 0.2}
 
@@ -235,6 +247,6 @@ def test_a_gpu_that_recovers_just_before_default_clocks_is_found_there() -> None
     job.looks(10)
     for mhz, ratio in ((1200, 1.0), (1200, 0.8), (0, 0.8)):
         job.locks, job.busy_ratio = dict.fromkeys(UUIDS, mhz), {"b": ratio}
-        job.stats.changed("job", job.locks, job.now_s)
+        job.stats.changed(job.locks, job.now_s)
         found = [job.fresh_looks(1)[1].gpu_shift for _ in range(3)]
         assert any(found) == (mhz == 0)

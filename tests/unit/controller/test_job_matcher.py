@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.job_matcher import match_jobs
 from joulecut_controller.observe.observer import OWNER_AGE_S_MAX, JobObservation, Observer
 from joulecut_controller.policy.owner import Instance, foreign, instance_of, matches
@@ -238,7 +239,8 @@ class Watching:
 
     def __init__(self, job: JobPolicy, *others: JobPolicy) -> None:
         self.policy = policy(job, *others)
-        self.observer = Observer(lag_s=1.0, stale_s=5.0)
+        self.observer = Observer(stale_s=5.0)
+        self.stats = {one.name: IterationStats(lag_s=1.0) for one in self.policy.jobs}
         self.now_s = 100.0
         self.node = NodeView("n:1", "n", connected=True)
 
@@ -258,7 +260,11 @@ class Watching:
         routed = self.observer.route(reports).by_job
         seen = {
             job.name: self.observer.look(
-                job, state, routed.get(job.name, []), self.now_s, lambda _: None
+                job,
+                state,
+                routed.get(job.name, []),
+                self.now_s,
+                stats=self.stats[job.name],
             )[0]
             for job in self.policy.jobs
         }

@@ -41,7 +41,7 @@ def looked_at(stats: IterationStats, now_s: float, reports: list[ArrivedReport])
         )
         for i, uuid in enumerate(UUIDS)
     }
-    return stats.fold("job", STAGES, reports, gpus, now_s)[0]
+    return stats.fold(STAGES, reports, gpus, now_s)[0]
 
 
 def life(stats: IterationStats, seconds: range, strays: dict[int, list[ArrivedReport]]) -> Measured:

@@ -110,7 +110,7 @@ class Job:
         here = [one for one in self._arrived if one.arrived_s <= self.now_s]
         self._arrived = [one for one in self._arrived if one.arrived_s > self.now_s]
         gpus = self.gpus()
-        measured, fresh = self.stats.fold("job", STAGES, here, gpus, self.now_s)
+        measured, fresh = self.stats.fold(STAGES, here, gpus, self.now_s)
         mark = replace(MARK, since_s=measured.since_s)
         self.windows.see(seen(measured, self.now_s, gpus, fresh.chunk), mark)
 
@@ -130,7 +130,7 @@ class Job:
 
     def outcome(self, mark: Mark | None = None) -> str:
         """What became of the window, which ends now."""
-        measured, _ = self.stats.fold("job", STAGES, (), self.gpus(), self.now_s)
+        measured, _ = self.stats.fold(STAGES, (), self.gpus(), self.now_s)
         over = replace(mark or replace(MARK, since_s=measured.since_s), slot=1)
         before = Counter({outcome: n for _, outcome, n in self.windows.outcomes})
         self.windows.see(seen(measured, self.now_s, {}, None), over)
@@ -261,7 +261,7 @@ def test_memory_is_bounded_however_long_and_fast() -> None:
     job = Job(pass_s=60.0)
     for _ in range(10_000):
         job.iterate(0.5)
-    track = job.stats._tracks["job"]
+    track = job.stats._track
     assert all(len(gpu.samples) <= SAMPLES_KEPT for gpu in track.window._gpus.values())
 
 
