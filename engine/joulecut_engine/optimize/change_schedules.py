@@ -66,9 +66,11 @@ class Lines(NamedTuple):
     turns: tuple[dict[int, Ints], ...]
 
 
-def lines_of(problem: Problem, dwell_s: float) -> Lines:
-    levels = levels_of(problem.graph)
-    lines = tuple(_line_of(problem, stage) for stage in range(len(problem.graph.order)))
+def lines_of(problem: Problem, dwell_s: float, known: Lines | None = None) -> Lines:
+    """`known` are those of the same problem under another dwell."""
+    levels = known.levels if known else levels_of(problem.graph)
+    stages = range(len(problem.graph.order))
+    lines = known.lines if known else tuple(_line_of(problem, stage) for stage in stages)
     fastest_s = np.empty(len(problem.graph.operations))
     for line in lines:
         fastest_s[line.operation] = line.seconds.min(axis=1)

@@ -92,7 +92,8 @@ class ClockChanges:
         self.kept = KeptPlans()
         self._answers: dict[tuple[Goal, Effort], Solution] = {}
         most, dwell_s = limits.per_iteration, limits.min_dwell_s
-        self._lines = lines_of(computation.problem, dwell_s)
+        known = computation.rules.lines if computation.rules else None
+        self._lines = lines_of(computation.problem, dwell_s, known)
         self._rules = computation.rules or RulesOfThumb(computation, self._lines)
         computation.rules = self._rules
         self._rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))

@@ -244,7 +244,7 @@ class Relaxer:
         span = self._spans(start, end, 1.0, deadline)
         short = self._knee - (end - start[:-1])
         theta = flow * spare / (over * flow + under * spare)
-        per_flow, per_spare, per_slack = 1.0 / flow, 1.0 / spare, 1.0 / open_slack
+        per_slack = 1.0 / open_slack
         open_theta = open_flow * per_slack
         own = theta.sum(axis=0) + open_theta[:rows]
         out = np.bincount(self.network.tails[: self._inner], open_theta[rows:][: self._inner], rows)
@@ -254,30 +254,28 @@ class Relaxer:
         matrix = self._factors(step)
         # Towards products of 0.
         d_start, d_end = self._direction(matrix, step)
-        d = theta * (short - (d_end - d_start[:-1]))
-        du, dv = over * (d * per_spare - 1.0), -under * (d * per_flow + 1.0)
+        at = np.zeros_like(flow)
+        d, du, dv, closes, drains = _moves(point[2:6], theta, short, at, at, d_end - d_start[:-1])
         d_slack = self._spans(d_start, d_end, 0.0, 0.0) + span - open_slack
         d_open = -open_flow * (1.0 + d_slack * per_slack)
-        near = _reach(1.0, 1.0 - d * per_spare, 1.0 + d * per_flow, -d_slack * per_slack)
-        far = _reach(1.0, -d * per_flow, d * per_spare, 1.0 + d_slack * per_slack)
-        ahead = float(((flow + far * d) * (under + near * dv)).sum())
-        ahead += float(((spare - far * d) * (over + near * du)).sum())
+        near = _reach(1.0, closes, -d_slack * per_slack)
+        far = _reach(1.0, drains, 1.0 + d_slack * per_slack)
+        ahead = _ahead(point[2:6], d, du, dv, near, far)
         ahead += float(((open_flow + far * d_open) * (open_slack + near * d_slack)).sum())
         target = max(left * (max(0.0, ahead) / left) ** 3, TARGET_MIN * tolerance) / pairs
         # Towards products of `target`, curvature included.
         at_over, at_under = target + d * du, target - d * dv
-        pull = short + at_under * per_flow - at_over * per_spare
+        pull = short + at_under / flow - at_over / spare
         change = change + (target - d_open * d_slack) * per_slack
         step = step._replace(constant=theta * pull, open_constant=change)
         d_start, d_end = self._direction(matrix, step)
-        d = theta * (pull - (d_end - d_start[:-1]))
-        du = (at_over + over * d) * per_spare - over
-        dv = (at_under - under * d) * per_flow - under
+        to = d_end - d_start[:-1]
+        d, du, dv, closes, drains = _moves(point[2:6], theta, pull, at_over, at_under, to)
         d_span = self._spans(d_start, d_end, 0.0, 0.0)
         d_slack = d_span + span - open_slack
         d_open = change - open_theta * d_span
-        near = _reach(1e-30, -du / over, -dv / under, -d_slack * per_slack)
-        far = _reach(1e-30, -d * per_flow, d * per_spare, -d_open / open_flow)
+        near = _reach(1e-30, closes, -d_slack * per_slack)
+        far = _reach(1e-30, drains, -d_open / open_flow)
         reach = min(STEP_MAX, max(STEP_MIN, 1.0 - left))
         near, far = min(1.0, reach * near), min(1.0, reach * far)
         return _Point(
@@ -359,9 +357,54 @@ class Relaxer:
         )
 
 
-def _reach(least: float, *shares: Floats) -> float:
+def _reach(least: float, knees: float, links: Floats) -> float:
     """How much of a step is possible that uses up these shares of what is there."""
-    return 1.0 / max(least, *(float(share.max()) for share in shares))
+    return 1.0 / max(least, knees, float(links.max()))
+
+
+@compiled
+def _moves(
+    knees: tuple[Floats, Floats, Floats, Floats],
+    theta: Floats,
+    pull: Floats,
+    at_over: Floats,
+    at_under: Floats,
+    to: Floats,
+) -> tuple[Floats, Floats, Floats, float, float]:
+    """How flow, over and under change at each knee where durations change by `to`, and the largest
+    shares that this uses up of over and under, and of flow and spare. In one pass: as arrays one
+    after another they take three times as long."""
+    flow, spare, over, under = knees
+    d, du, dv = np.empty_like(flow), np.empty_like(flow), np.empty_like(flow)
+    closes, drains = 0.0, 0.0
+    for k in range(flow.shape[0]):
+        for i in range(flow.shape[1]):
+            moved = theta[k, i] * (pull[k, i] - to[i])
+            above = (at_over[k, i] + over[k, i] * moved) / spare[k, i]
+            below = (at_under[k, i] - under[k, i] * moved) / flow[k, i]
+            closes = max(closes, 1.0 - above / over[k, i], 1.0 - below / under[k, i])
+            drains = max(drains, -moved / flow[k, i], moved / spare[k, i])
+            d[k, i], du[k, i], dv[k, i] = moved, above - over[k, i], below - under[k, i]
+    return d, du, dv, closes, drains
+
+
+@compiled
+def _ahead(
+    knees: tuple[Floats, Floats, Floats, Floats],
+    d: Floats,
+    du: Floats,
+    dv: Floats,
+    near: float,
+    far: float,
+) -> float:
+    """The sum of the products of flows and what faces them after so much of a step."""
+    flow, spare, over, under = knees
+    total = 0.0
+    for k in range(flow.shape[0]):
+        for i in range(flow.shape[1]):
+            total += (flow[k, i] + far * d[k, i]) * (under[k, i] + near * dv[k, i])
+            total += (spare[k, i] - far * d[k, i]) * (over[k, i] + near * du[k, i])
+    return total
 
 
 def _pairs(tails: Ints) -> tuple[Ints, Ints]:

@@ -53,7 +53,7 @@ class RulesOfThumb:
     changes or not."""
 
     def __init__(self, computation: Computation, lines: Lines) -> None:
-        self._computation, self._lines = computation, lines
+        self._computation, self.lines = computation, lines
         self._plans: dict[tuple[Goal, str], tuple[Clocks, ...]] = {}  # the last
 
     def plans(self, goal: Goal, relaxed: Relaxation, effort: str) -> tuple[Clocks, ...]:
@@ -82,7 +82,7 @@ class RulesOfThumb:
 
     @cached_property
     def _fill_and_drain(self) -> "FillAndDrain":
-        return FillAndDrain(self._lines)
+        return FillAndDrain(self.lines)
 
 
 class FillAndDrain:
