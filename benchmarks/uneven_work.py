@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from joulecut_controller.plan.slow_part import slow_part
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.pipeline import Kind, Pipeline
 from joulecut_engine.optimize.levels import levels_of
-from joulecut_engine.optimize.slow_part import slow_part
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "stragglers"
 EXPLAINED_RATIO = 0.03

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecut_engine.optimize.slow_part import slow_part
+from joulecut_controller.plan.slow_part import slow_part
 
 uneven_work: Any = pytest.importorskip("uneven_work")  # pyarrow
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from joulecut_controller.plan.slow_part import Cause, SlowPart, by_operation, misfit, slow_part
 from joulecut_controller.view import GpuView, JobState, PipelineTrace
 from joulecut_engine.graph import Graph
-from joulecut_engine.optimize.slow_part import Cause, SlowPart, by_operation, misfit, slow_part
 
 PLACES_MAX = 4  # GPUs named in a sentence
 

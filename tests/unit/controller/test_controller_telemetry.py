@@ -11,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from joulecut_controller.board import Board, PowerLimits
 from joulecut_controller.metrics.collector import BoardCollector, CertificateCollector
 from joulecut_controller.orders import Hold
+from joulecut_controller.plan.slow_part import SlowPart
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.power.budget import Shares
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.trust.default_windows import Account, DefaultTime
-from joulecut_engine.optimize.slow_part import SlowPart
 from joulecut_wire import metrics
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from joulecut_engine.graph import Graph, build
-from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.optimize.levels import levels_of
-from joulecut_engine.optimize.slow_part import (
+from joulecut_controller.plan.slow_part import (
     DELAY_RATIO_MIN,
     by_operation,
     misfit,
     slow_part,
 )
+from joulecut_engine.graph import Graph, build
+from joulecut_engine.graph.pipeline import Pipeline
+from joulecut_engine.optimize.levels import levels_of
 
 Floats = NDArray[np.float64]
 STAGES, MICROBATCHES, PIPELINES = 4, 8, 4
