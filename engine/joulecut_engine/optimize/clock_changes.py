@@ -53,9 +53,9 @@ SEED = 7
 ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
-# From so many plans, so many steps each: by operation, and at least and at most. A quarter of the
-# steps costs up to 0.9 points of the baseline's energy where eight changes are allowed.
-ANNEALED, STEPS_EACH, STEPS_RANGE = 10, 80, (32_000, 100_000)
+# From so many plans, so many steps each: by operation and change, and at least and at most. A
+# quarter of the steps costs up to 0.9 points of the baseline's energy with eight changes.
+ANNEALED, STEPS_EACH, STEPS_RANGE = 10, 40, (8_000, 100_000)
 ANNEALED_POINT, STEPS_POINT = 4, 8_000  # per point of a frontier
 IDLE_MAX = 3  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
@@ -325,7 +325,8 @@ class ClockChanges:
         choose at other prices, passes through."""
         dice, value_j = np.random.default_rng(seed), search.value_j(best)
         keys, start, idle = table.keys(best), table.keys(best), 0
-        steps = min(max(STEPS_EACH * self._count, STEPS_RANGE[0]), STEPS_RANGE[1])
+        steps = STEPS_EACH * self._count * self.limits.per_iteration
+        steps = min(max(steps, STEPS_RANGE[0]), STEPS_RANGE[1])
         steps = STEPS_POINT if runs == ANNEALED_POINT else steps
         for number in range(runs):
             if idle == IDLE_MAX or value_j - prices.bound_j <= GAP_SMALL * abs(value_j):
