@@ -30,6 +30,7 @@ Stages = tuple[tuple[str, ...], ...]  # GPUs of one pipeline, by stage
 BUDGET_JOB = "(power budget)"
 NOT_REPORTED = "the job has not reported yet"  # a complaint that may only mean: it does not run
 POWER_SLACK_W = 1.0  # limits are whole watts on some boards
+DEFAULT_CLOCK_STEP = 0.015  # default clocks vary by a step of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +296,7 @@ class Measured:
     # The lowest clock of each GPU that iterations ran at; empty before any ran at lower clocks.
     lowest_mhz: Mapping[str, int] = field(default_factory=dict)
     default_clock_ratio: float = 1.0  # default clocks now over those at first: heat lowers them
+    default_clock_mhz: float = 0.0  # the median of them as last measured; 0 before
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
     newest_at_default: tuple[PipelineTrace, ...] = ()

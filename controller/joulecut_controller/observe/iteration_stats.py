@@ -35,6 +35,7 @@ from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reference.reference import Answer, Figure, Reference, walked_sd
 from joulecut_controller.trust.breaker import EndedIteration
 from joulecut_controller.view import (
+    DEFAULT_CLOCK_STEP,
     GpuShift,
     GpuView,
     Measured,
@@ -53,7 +54,6 @@ DONE_KEPT = 64  # late duplicates of a closed iteration are not a new one
 SHORTEST_S = 0.001  # of an iteration; a wrong one must not divide by zero
 PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
 PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
-DEFAULT_CLOCK_STEP = 0.015  # default clocks vary by a step of the table
 SETTLED_PASSES = 3  # several looks must find a clock: it is observed up to a tick after it changed
 
 
@@ -120,6 +120,7 @@ class _Track:
     lowest_mhz: dict[str, int] = field(default_factory=dict)
     first_mhz: dict[str, int] = field(default_factory=dict)  # default clocks, as first observed
     default_clock_ratio: float = 1.0
+    default_clock_mhz: float = 0.0
     loads_compared: tuple[StageLoad, ...] = ()
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
@@ -303,6 +304,7 @@ class IterationStats:
             operations_reported=track.operations_reported,
             lowest_mhz=track.lowest_mhz,
             default_clock_ratio=track.default_clock_ratio,
+            default_clock_mhz=track.default_clock_mhz,
             time_ratios=track.time_ratios,
             newest=self._newest(track, pipelines),
             newest_at_default=track.newest_at_default,
@@ -397,6 +399,7 @@ class IterationStats:
         if len(seen_mhz) < len(track.stage_of):
             return
         track.first_mhz = track.first_mhz or seen_mhz
+        track.default_clock_mhz = statistics.median(seen_mhz.values())
         moved = statistics.median(seen_mhz[u] / mhz for u, mhz in track.first_mhz.items())
         near = 1.0 - DEFAULT_CLOCK_STEP <= moved <= 1.0 + DEFAULT_CLOCK_STEP
         track.default_clock_ratio = 1.0 if near else moved

@@ -14,7 +14,7 @@ import numpy as np
 
 from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN, Floats, own_clocks
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.view import GpuView, JobState, Stages
+from joulecut_controller.view import DEFAULT_CLOCK_STEP, GpuView, JobState, Stages
 from joulecut_engine.estimate.estimator import Estimator, Subject
 from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
@@ -230,18 +230,20 @@ def reach_mhz(job: JobState, gpu: GpuView) -> float:
 
 
 def _default_mhz(job: JobState, gpus: list[GpuView], keys: Rows) -> int | None:
-    """The clock without a lock: the lowest of their highest clocks, or the one that a predicted
-    profile is of, as far as heat has moved it.
+    """The clock without a lock: the lowest of their highest clocks, as far as heat has moved it. A
+    predicted profile is of the default clock that was measured then, moved or not.
     """
     tables = [gpu.description.clocks_mhz for gpu in gpus if gpu.description.clocks_mhz]
     if not tables or len(tables) < len(gpus):
         return None
     table = sorted(min(tables, key=max))
-    top_mhz, profile = table[-1], job.policy.profile
+    now_mhz, profile = min(1.0, job.measured.default_clock_ratio) * table[-1], job.policy.profile
     if profile is not None and profile.predicted:
         options = [one for key in keys for one in profile.options.get(key, ())]
-        top_mhz = max((one.clock_mhz for one in options), default=top_mhz)
-    now_mhz = min(1.0, job.measured.default_clock_ratio) * top_mhz
+        top_mhz = max((one.clock_mhz for one in options), default=table[-1])
+        seen_mhz = job.measured.default_clock_mhz
+        moved = 0.0 < seen_mhz < (1.0 - DEFAULT_CLOCK_STEP) * top_mhz
+        now_mhz = seen_mhz if moved else top_mhz
     return next((mhz for mhz in table if mhz >= now_mhz), table[-1])
 
 

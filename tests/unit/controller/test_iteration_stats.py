@@ -250,3 +250,13 @@ def test_a_gpu_that_recovers_just_before_default_clocks_is_found_there() -> None
         job.stats.changed(job.locks, job.now_s)
         found = [job.fresh_looks(1)[1].gpu_shift for _ in range(3)]
         assert any(found) == (mhz == 0)
+
+
+def test_the_default_clock_is_the_one_that_the_job_runs_at() -> None:
+    job = Job()
+    job.looks(5)
+    assert job.looks(1).default_clock_mhz == 1410.0
+    job.shown_mhz = dict.fromkeys(UUIDS, 1365)  # warm
+    measured = job.looks(20)
+    assert measured.default_clock_mhz == 1365.0
+    assert measured.default_clock_ratio == pytest.approx(1365 / 1410)

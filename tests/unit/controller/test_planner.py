@@ -30,7 +30,7 @@ from joulecut_controller.plan.solver_cache import Question, SolverCache
 from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.graph.pipeline import Granularity, Profile
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Problem, Solution
 from joulecut_engine.optimize.solver import Solver
 
@@ -256,6 +256,22 @@ def test_costs_hold_still_against_noise_and_move_with_news() -> None:
     assert isinstance(moved, Costs)
     assert moved is not first
     assert moved.digest != first.digest
+
+
+@pytest.mark.parametrize("now_mhz", [0, 1365, 1320])
+def test_a_predicted_profile_begins_at_the_default_clock_that_was_measured(now_mhz: int) -> None:
+    """The GPUs were seen at 1410 MHz before they worked, and ran at 1365 when it was predicted."""
+    asked, profile = inputs(), WORLD.profile()
+    below = {k: tuple(o for o in v if o.clock_mhz <= 1365) for k, v in profile.options.items()}
+    job = changed(
+        asked.job,
+        policy=replace(asked.job.policy, profile=Profile(below, "other jobs", predicted=True)),
+        default_clock_ratio=1365 / 1410,
+        default_clock_mhz=float(now_mhz),
+    )
+    costs = price(job, asked.view.gpus, OnlineEstimator({WORLD.job: profile}), 0.0)
+    assert isinstance(costs, Costs)
+    assert set(costs.default_mhz) == {now_mhz or 1365}
 
 
 @pytest.mark.parametrize("ratio", [0.99, 1.01])
