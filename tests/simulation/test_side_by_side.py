@@ -259,5 +259,5 @@ def test_no_heartbeat_waits_for_the_store(store: DatabaseStore) -> None:
 
     asyncio.run(go())
     assert not world.at_default()
-    assert len(slow.waited) > 2
+    assert len(slow.waited) > 1
     assert all(slow.waited)

@@ -2,10 +2,11 @@
 
 import json
 import signal
+import threading
 import time
 from argparse import Namespace
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -61,16 +62,22 @@ def _evaluated(space: Space, jobs: int) -> Layouts:
     alone = jobs == 1 or len(parts) == 1
     together = joblib.Parallel(n_jobs=1 if alone else jobs, return_as="generator")
     # Workers start as this process is then: Ctrl-C in a terminal is not for them, it ends them.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         results = together(joblib.delayed(evaluate)(part) for part in parts)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, _interrupted)
     with Progress("layouts") as progress:
         for one in results:
             found.append(one)
             progress.advance(sum(part.size for part in parts[: len(found)]), space.size)
     return Layouts.joined(found)
+
+
+def _interrupted(*_: object) -> NoReturn:
+    """The work is dropped at once. joblib's thread may still look for it, and would say so."""
+    threading.excepthook = lambda _: None
+    raise KeyboardInterrupt
 
 
 def _decoded(name: str, column: Any) -> list[Any]:
