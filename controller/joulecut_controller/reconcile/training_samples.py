@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Fresh
 from joulecut_controller.plan.predicted import covered
-from joulecut_controller.view import GpuView, JobState, Measured, StageLoad, Window
+from joulecut_controller.view import GpuView, JobState, StageLoad, Window
 from joulecut_engine.estimate.estimator import Estimator, Prediction, Sample, Subject
 from joulecut_engine.graph.pipeline import Kind, Pipeline
 from joulecut_engine.graph.schedules import programs
@@ -91,7 +91,7 @@ def teach(
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
             subject = Subject(job.workload, load.uuid, row, kind)
             time_s = ratio * float(predicted.time_s[0])
-            asked = _held(load.uuid, job.measured, gpus.get(load.uuid))
+            asked = _held(load.uuid, job, gpus.get(load.uuid))
             samples.append(Sample(subject, load.clock_mhz, time_s, drawn_w, weight, *asked))
     estimator.learn(tuple(samples))
     return _blend(before, power_errors)
@@ -188,14 +188,17 @@ def _in_turn(loads: Sequence[StageLoad], turn: int) -> list[StageLoad]:
     ]
 
 
-def _held(uuid: str, measured: Measured, gpu: GpuView | None) -> tuple[int | None, bool]:
+def _held(uuid: str, job: JobState, gpu: GpuView | None) -> tuple[int | None, bool]:
     """The clock that was asked of a GPU, and whether its power cap held it lower.
 
-    Without a lock there is no asked clock; under the power cap it is the highest one.
+    Without a lock there is no asked clock; under the power cap it is the highest one. A predicted
+    profile ends at the clock that was observed, under the cap or not.
     """
     snapshot = gpu.snapshot if gpu else None
     capped = snapshot is not None and POWER_CAP in snapshot.event_reasons
-    asked_mhz = measured.locks.get(uuid) or None
+    asked_mhz = job.measured.locks.get(uuid) or None
+    if asked_mhz is None and job.policy.profile is not None and job.policy.profile.predicted:
+        return None, False
     if asked_mhz is None and capped and gpu is not None and gpu.description.clocks_mhz:
         asked_mhz = gpu.description.clocks_mhz[-1]
     return asked_mhz, capped

@@ -3,18 +3,20 @@
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from life import LifeWorld, Phase
 
 from joulecut_controller.observe.iteration_stats import Fresh
-from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.view import JobState, Measured, Placement, StageLoad, Window
+from joulecut_controller.reconcile.training_samples import POWER_CAP, teach
+from joulecut_controller.view import GpuView, JobState, Measured, Placement, StageLoad, Window
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Kind
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
-STAGES, TOP_MHZ, LOW_MHZ = 4, 1410, 1200
+STAGES, TOP_MHZ, CAPPED_MHZ, LOW_MHZ = 4, 1410, 1365, 1200
 KINDS: tuple[Kind, ...] = ("forward", "backward")
 
 
@@ -94,6 +96,47 @@ def test_work_that_varies_is_not_learnt_as_the_effect_of_a_clock(
     effect, apart = _learnt(1, spread, longer)
     assert abs(effect) < 0.003
     assert apart < 0.004, "a GPU's own pace is learnt"
+
+
+def test_a_power_cap_at_default_clocks_changes_nothing_of_a_predicted_profile() -> None:
+    """It was predicted from the clock that the cap leaves: times as predicted are no news."""
+    world = LifeWorld((Phase("train"),), knows="profile", stages=STAGES, microbatches=4)
+    (policy,) = world.asked().jobs
+    assert policy.profile is not None
+    menus = policy.profile.options.items()
+    below = {key: tuple(o for o in menu if o.clock_mhz <= CAPPED_MHZ) for key, menu in menus}
+    profile = replace(policy.profile, options=below, predicted=True)
+    estimator = OnlineEstimator({policy.name: profile})
+    uuids = tuple(f"GPU-{stage}" for stage in range(STAGES))
+    table = tuple(range(LOW_MHZ, TOP_MHZ + 1, 15))
+    gpus = {
+        uuid: GpuView(
+            GpuDescription(uuid, stage, "sim", table),
+            "n:1",
+            "n",
+            GpuSnapshot(uuid, clock_sm_mhz=CAPPED_MHZ, event_reasons=frozenset({POWER_CAP})),
+            0.0,
+        )
+        for stage, uuid in enumerate(uuids)
+    }
+
+    def predicted_s(stage: int) -> float:
+        subject = Subject(policy.name, uuids[stage], stage, "forward")
+        return float(estimator.predict(subject, (CAPPED_MHZ,)).time_s[0])
+
+    before = [predicted_s(stage) for stage in range(STAGES)]
+    shown_s = {key: min(one.time_s for one in menu) for key, menu in below.items()}
+    loads = tuple(
+        StageLoad(uuid, stage, CAPPED_MHZ, {k: shown_s[stage, k] for k in KINDS}, 4, None)
+        for stage, uuid in enumerate(uuids)
+    )
+    measured = Measured(current=Window(64, 1.0, 0.0, None, None), loads=loads)
+    placement = Placement(tuple((uuid,) for uuid in uuids), 0.0, 10.0)
+    job = JobState(replace(policy, profile=profile), placement, measured)
+    for _ in range(40):
+        teach(job, Fresh((1.0,), loads, 1), estimator, gpus=gpus, before=None)
+    estimator.fit()
+    assert [predicted_s(stage) for stage in range(STAGES)] == pytest.approx(before, rel=0.002)
 
 
 @pytest.mark.nightly
