@@ -7,10 +7,10 @@ import math
 
 from joulecut_controller.election.reach import LATE_S
 
-WINDOW_S = 30.0
+WINDOW_S = 30.0  # a job that moves measures its baseline again, which takes about as long
 LATE_RATIO = 0.5  # of a window, twice in a row: a pause is no lack of processor time
-FEWER = 0.5  # of the jobs that it has
-MORE = 1.25  # a window on time: twice as many in a minute and a half
+FEWER = 0.5  # of the jobs that it has: the loop is on time again after one or two steps
+MORE = 1.25  # after a window on time: twice as many in a minute and a half
 
 
 class Capacity:

@@ -16,7 +16,7 @@ from joulecut_controller.store.schema import CLAIMS, COUNTERS, PARTS, REACH, REC
 from joulecut_wire.errors import Unavailable
 
 HOLDS = "hold"  # topic of the records that hold jobs
-MOST = "/most"  # stands for a job in the table of what is reached: as many jobs can be kept
+MOST = "/most"  # in place of a job's name in the table `reach`: the row has the limit of jobs
 Living = Callable[[Connection], tuple[Mapping[int, int], int]]
 
 

@@ -21,8 +21,8 @@ def divided(
     barred: Collection[tuple[int, str]] = frozenset(),
     most: Mapping[int, int] | None = None,
 ) -> dict[str, int]:
-    """Who of the `live` is to have each job; 0: nobody, where all have as many as they can keep
-    (`most`; no number: any). One that is `barred` from a job has it only where all are.
+    """The controller of the `live` that is to have each job; 0 for none. One with an entry in
+    `most` has up to so many. One that is `barred` from a job has it only where all are.
     """
     shares: dict[int, list[str]] = {number: [] for number in sorted(live)}
     most = {number: (most or {}).get(number, len(holders)) for number in shares}

@@ -89,7 +89,7 @@ def test_a_controller_whose_event_loop_is_late_keeps_fewer_jobs_until_it_is_on_t
         return capacity.most
 
     assert ran(0.05, 20, 3) is None
-    assert ran(0.4, 20, 3) is None, "late, and on time for what is due"
+    assert ran(0.4, 20, 3) is None, "below LATE_S"
     now_s += WINDOW_S
     capacity.run_late(WINDOW_S, 20, now_s)
     assert ran(0.05, 20, 3) is None, "a pause"

@@ -30,7 +30,7 @@ def _own_rules() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
-    gc.freeze()  # as `conftest` left it: later tests look through none of what was collected
+    gc.freeze()  # as in `conftest`: collections of later tests skip what exists by now
 
 
 @pytest.fixture
