@@ -76,15 +76,6 @@ def _samples(
     )
 
 
-def test_a_prediction_has_one_number_per_clock(make: Make) -> None:
-    predicted = make({"gpt": profile()}).predict(SUBJECT, CLOCKS)
-    assert predicted.clocks_mhz == CLOCKS
-    for array in (predicted.time_s, predicted.power_w):
-        assert array.shape == (len(CLOCKS),)
-        assert np.isfinite(array).all()
-        assert (array > 0.0).all()
-
-
 def test_a_clean_profile_is_predicted_as_it_is(make: Make) -> None:
     predicted = make({"gpt": profile()}).predict(SUBJECT, CLOCKS)
     assert predicted.time_s == pytest.approx([_time_s("forward", c) for c in CLOCKS], rel=0.005)
@@ -121,11 +112,6 @@ def test_what_no_profile_holds_is_not_learnt(make: Make) -> None:
 
 def test_known_clocks_are_those_of_the_evidence(make: Make) -> None:
     assert make({"gpt": profile()}).known_clocks_mhz(SUBJECT) == CLOCKS
-
-
-def test_no_clock_asked_none_predicted(make: Make) -> None:
-    predicted = make({"gpt": profile()}).predict(SUBJECT, ())
-    assert predicted.time_s.shape == (0,)
 
 
 def test_a_whole_grid_says_the_same_as_clock_by_clock(make: Make) -> None:

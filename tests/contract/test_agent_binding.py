@@ -196,11 +196,6 @@ def _end(desk: Desk, process: "subprocess.Popen[bytes]") -> None:
     desk.jobs.turn(0.5)
 
 
-def test_a_gpu_of_another_node_is_refused_by_name(desk: Desk) -> None:
-    assert desk.speak("GPU-z") == "unknown_gpu"
-    assert desk.counts() == {"refused": 1}
-
-
 def test_a_stranger_leaves_no_handle_behind(desk: Desk) -> None:
     desk.owners = {"GPU-a": (_pod(),)}
     desk.place("/")

@@ -83,13 +83,6 @@ def test_only_the_owner_of_a_gpu_is_heard(desk: Desk) -> None:
     assert not desk.heard
 
 
-def test_one_who_lost_the_gpu_is_not_heard_any_more(desk: Desk) -> None:
-    assert desk.mark() == ""
-    desk.owners = {"GPU-a": (owner(OTHER_UID),)}
-    assert desk.mark() == "not_owner"
-    assert len(desk.heard) == 1
-
-
 def test_where_no_program_waits_the_mark_is_refused_and_said(
     desk: Desk, capfd: pytest.CaptureFixture[str]
 ) -> None:

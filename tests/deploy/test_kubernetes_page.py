@@ -4,7 +4,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
 import yaml
 from manifests import CHART, ROOT, helm
 
@@ -58,16 +57,3 @@ def test_files_and_commands_exist() -> None:
     said = re.findall(r"`joulecut-agent (\w+)`", PAGE)
     assert said
     assert set(said) <= set(COMMANDS)
-
-
-@pytest.mark.parametrize("objects", ["daemonset/joulecut-agent", "service/joulecut-controller"])
-def test_objects_are_called_so(objects: str) -> None:
-    assert objects in PAGE
-    done = helm(
-        "template", "joulecut", CHART, "--values", ROOT / "tests/deploy/values/controller.yaml"
-    )
-    kind, name = objects.split("/")
-    found = [
-        (o["kind"].lower(), o["metadata"]["name"]) for o in yaml.safe_load_all(done.stdout) if o
-    ]
-    assert (kind, name) in found

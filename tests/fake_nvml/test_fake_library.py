@@ -1,7 +1,6 @@
 """How the fake library is made: its layout, its symbols, its tool, and nothing undefined in it."""
 
 import ctypes
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import layout
 from fake_library import build, own_symbols
 from fixture import FakeNvml
 from nvml_codes import (
-    LOST,
     NOT_SUPPORTED,
     UNINITIALIZED,
 )
@@ -84,33 +82,6 @@ answer = [n.nvmlLib.{stubs[0]}(h[0]), n.nvmlLib.{stubs[1]}(h[0])]
     assert told == [999, NOT_SUPPORTED]
 
 
-def test_the_control_tool_does_what_it_is_told(fake_nvml: FakeNvml, tmp_path: Path) -> None:
-    state = tmp_path / "by-hand"
-    created = _control(state, "create", "--gpus", "2", "--model", "a40").stdout
-    assert created == (
-        f"export LD_LIBRARY_PATH={fake_nvml.library_dir}\nexport JOULECUT_FAKE_NVML_STATE={state}\n"
-    )
-    node = FakeNvml(state, gpus=None)
-    _control(state, "load", "1", "0.5")
-    _control(state, "error", "nvmlDeviceGetName", "15", "--gpu", "0")
-    told = node.ask("""
-h = [n.nvmlDeviceGetHandleByIndex(i) for i in (0, 1)]
-n.nvmlDeviceSetGpuLockedClocks(h[1], 210, 900)
-answer = [code(n.nvmlDeviceGetName, d) for d in h] + [n.nvmlDeviceGetUtilizationRates(h[1]).gpu]
-""")
-    assert told == [LOST, 0, 50]
-    assert _control(state, "locks").stdout == "0 -\n1 210 900\n"
-    assert "gpu 1 nvmlDeviceSetGpuLockedClocks(210, 900) = 0" in _control(state, "writes").stdout
-    _control(state, "clear")
-    _control(state, "reload")
-    assert node.locks() == (None, None)
-    for bad in (("load", "7", "1"), ("create", "--gpus", "99")):
-        refused = _control(state, *bad, check=False)
-        assert refused.returncode == 1
-        assert len(refused.stderr.splitlines()) == 1
-        assert refused.stderr.startswith("control.py: ")
-
-
 def test_no_call_does_what_c_leaves_undefined(fake_nvml: FakeNvml, tmp_path: Path) -> None:
     """A run of everything under the sanitizer: it ends the process at the first fault."""
     folder = build(flags=("-fsanitize=undefined", "-fno-sanitize-recover=all"))
@@ -162,13 +133,3 @@ for i in (0, 7):
 n.nvmlShutdown()
 print(answered)
 """
-
-
-def _control(state: Path, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(HERE / "control.py"), str(state), *words],
-        capture_output=True,
-        text=True,
-        check=check,
-        env={**os.environ, "COLUMNS": "100"},
-    )

@@ -132,10 +132,3 @@ def test_provisioning_and_scrape_say_what_the_pages_rest_on() -> None:
     assert not any("honor_labels" in job for job in scrape["scrape_configs"])
     interval = scrape["global"]["scrape_interval"]
     assert source["datasources"][0]["jsonData"]["timeInterval"] == interval
-
-
-def test_each_page_has_a_picture() -> None:
-    for path in PAGES:
-        picture = f"docs/pictures/grafana-{path.stem.removeprefix('joulecut-')}.png"
-        assert (ROOT / picture).is_file()
-        assert f"](../{picture})" in (GRAFANA / "README.md").read_text()

@@ -54,6 +54,7 @@ def test_every_run_draws_the_same_whatever_is_set_or_was_imported(folder: Path) 
     assert _drawn(folder, imported="constants", env={"CI": "1"})[0] == usual
 
 
+@pytest.mark.nightly  # where runs are fresh
 def test_the_seed_of_a_fresh_run_repeats_it_with_the_file_alone(folder: Path) -> None:
     fresh, said = _drawn(folder, "--hypothesis-profile=fresh", imported="constants")
     (seed,) = re.findall(r"--hypothesis-seed=\d+", said)

@@ -4,7 +4,6 @@ import ast
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,33 +12,34 @@ PROMISE = re.compile(r"^\| (S\d+) \|.*\|$", re.MULTILINE)
 FAULT = re.compile(r"^\| (.*?) \| .* \| .* \| (.*?) \| (`tests/.*) \|$", re.MULTILINE)
 NAMED = re.compile(r"`(tests/[\w/]+\.py::\w+)`( \(night\))?")
 PROMISES = 20
-
-
-# Prints each test, without its parameters, and its marks.
-COLLECTS = """
-import sys, pytest
-class Printed:
-    def pytest_collection_finish(self, session):
-        for one in session.items:
-            marks = {mark.name for mark in one.iter_markers()}
-            print("::", f"{one.location[0]}::{one.originalname}", *marks)
-pytest.main(["--collect-only", "-qq", "-m", "", "-n", "0", *sys.argv[1:]], plugins=[Printed()])
-"""
 Marked = list[tuple[str, set[str]]]
 
 
-def _collected(files: list[str]) -> Marked:
-    """Every test that pytest finds in files, with its marks."""
-    done = subprocess.run(
-        [sys.executable, "-c", COLLECTS, *files],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(":: ")]
-    assert found, done.stdout + done.stderr
-    return [(test, set(marks)) for test, *marks in found]
+def _written(files: list[str]) -> Marked:
+    """Every test in files and its marks, and once more for each parameter with marks of its own:
+    read from the source, for pytest would import all of it."""
+    found: Marked = []
+    for file in files:
+        body = ast.parse((ROOT / file).read_text()).body
+        assigned = [n for n in body if isinstance(n, ast.Assign)]
+        of_file = [n.value for n in assigned if ast.unparse(n.targets[0]) == "pytestmark"]
+        inside = [one for n in body if isinstance(n, ast.ClassDef) for one in n.body]
+        for test in (n for n in (*body, *inside) if isinstance(n, ast.FunctionDef)):
+            marks = _marks([*of_file, *test.decorator_list])
+            calls = [n for d in test.decorator_list for n in ast.walk(d) if isinstance(n, ast.Call)]
+            given = [k.value for call in calls for k in call.keywords if k.arg == "marks"]
+            found += [(f"{file}::{test.name}", marks | _marks([one])) for one in given]
+            found.append((f"{file}::{test.name}", marks))
+    return found
 
 
-def _chosen(words: list[str], collected: Marked) -> set[str]:
+def _marks(given: list[ast.expr]) -> set[str]:
+    each = [one for node in given for one in (node.elts if isinstance(node, ast.List) else [node])]
+    found = [re.match(r"pytest\.mark\.(\w+)", ast.unparse(one)) for one in each]
+    return {mark[1] for mark in found if mark}
+
+
+def _chosen(words: list[str], written: Marked) -> set[str]:
     """Of them those that `-m` chooses: the last one counts, that of pyproject.toml else."""
     usual = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     said = [*usual["addopts"], *words]
@@ -47,7 +47,7 @@ def _chosen(words: list[str], collected: Marked) -> set[str]:
     rule = compile(wanted, "-m", "eval")
     return {
         test
-        for test, marks in collected
+        for test, marks in written
         if eval(rule, {name: name in marks for name in rule.co_names})
     }
 
@@ -70,11 +70,11 @@ def test_what_the_page_names_runs_in_ci_or_at_night_as_it_says() -> None:
     page = (ROOT / "docs/safety.md").read_text()
     rows = [NAMED.findall(line) for line in page.splitlines() if NAMED.search(line)]
     named = {test: bool(night) for row in rows for test, night in row}
-    collected = _collected(sorted({test.partition("::")[0] for test in named}))
-    ci = set[str]().union(*(_chosen(words, collected) for words in _words_of_ci()))
+    written = _written(sorted({test.partition("::")[0] for test in named}))
+    ci = set[str]().union(*(_chosen(words, written) for words in _words_of_ci()))
     at_night = {test for test, night in named.items() if night}
     assert named.keys() - at_night <= ci
-    assert at_night <= {test for test, _ in collected} - ci
+    assert at_night <= {test for test, _ in written} - ci
     assert not [row for row in rows if all(night for _, night in row)]
 
 

@@ -27,6 +27,9 @@ def test_a_start_that_fails_has_restored_before(node: RunningAgent) -> None:
 
 class TestRestore:
     def test_with_a_keeper_it_clears(self, node: RunningAgent) -> None:
+        nothing = node.restore()  # where nothing ever ran
+        assert (nothing.returncode, nothing.stdout) == (0, "nothing to restore\n")
+        assert node.writes() == 0
         node.start()
         assert accepted(node.apply(LOWER))
         done = node.restore()
@@ -64,11 +67,6 @@ class TestRestore:
             done = node.restore()
             assert (done.returncode, done.stdout) == (0, f"{driver.uuids[0]} restored\n")
             assert driver.locks() == (None, None)
-
-    def test_where_nothing_ever_ran(self, node: RunningAgent) -> None:
-        done = node.restore()
-        assert (done.returncode, done.stdout) == (0, "nothing to restore\n")
-        assert node.writes() == 0
 
     def test_what_another_configuration_names_is_no_success(self) -> None:
         """Keeper and agent as separate units, as installed, and the keeper killed."""

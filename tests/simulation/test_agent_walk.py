@@ -16,7 +16,7 @@ from keeper_walk import Walk
 
 from joulecut_agent.keeper import keeper as module
 
-STEPS = int(os.environ.get("JOULECUT_WALK_STEPS", "2000"))
+STEPS = int(os.environ.get("JOULECUT_WALK_STEPS", "1000"))
 CAP_MW = 180_000
 SITES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -27,7 +27,7 @@ SITES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("steps", [STEPS, pytest.param(20 * STEPS, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("steps", [STEPS, pytest.param(40 * STEPS, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("site", SITES)
 def test_no_gpu_is_left_locked_and_none_is_touched_outside_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str, steps: int

@@ -127,9 +127,7 @@ class OnlineEstimator:
             self._count(workload, filed)
         self._number += 1
         self._taken[workload] += 1
-        reading = Reading(
-            self._number, sample.time_s, sample.power_w, sample.weight, sample.clock_mhz
-        )
+        reading = Reading(self._number, sample.time_s, sample.power_w, sample.weight)
         self._compare(cell, reading)
         self._since_fit[workload] += 1
         self._window.add(cell, reading)

@@ -21,7 +21,6 @@ class Reading(NamedTuple):
     time_s: float
     power_w: float | None
     weight: float
-    observed_mhz: int
 
 
 class Cell(NamedTuple):

@@ -121,9 +121,6 @@ class Gain:
     published: float
 
 
-HOT_CHIPS = "Dally, Hot Chips 2023 keynote (recalled): one chip, K20X of 2012 to H100 of 2022"
-
-
 def gains() -> tuple[Gain, ...]:
     """The chain; their product is the whole gain."""
     fp32, *_, int8 = formats()

@@ -18,7 +18,6 @@ from joulecut_lab.model.work import Products, Work
 
 HOROWITZ = "Horowitz, ISSCC 2014"
 JOUPPI = "Jouppi et al., ISCA 2021, table 2 (recalled)"
-DALLY = "Dally, DAC 2021 keynote"
 
 
 @dataclass(frozen=True, slots=True)

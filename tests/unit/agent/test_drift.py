@@ -154,14 +154,6 @@ def test_a_cause_takes_readings_in_a_row_or_is_for_the_keeper_to_confirm(
         assert not cause or settled
 
 
-@given(st.lists(readings, min_size=1, max_size=12), orders)
-def test_memory_stays_as_small_as_it_is(gpus: list[GpuSnapshot], order: Order) -> None:
-    memory = Memory()
-    for gpu in gpus * 3:
-        memory, _ = drift.look(memory, gpu, order, LATER_S)
-        assert memory.site_ticks <= drift.TICKS
-
-
 def test_a_lock_from_before_us_is_seen_under_load_only() -> None:
     fresh = Order(TOP_MHZ, fresh=True)
     locked = replace(BUSY, clock_sm_mhz=1200)
@@ -274,13 +266,6 @@ def test_an_earlier_clock_of_ours_is_no_evidence_of_another_writer(clock_mhz: in
     shows = [replace(BUSY, clock_sm_mhz=clock_mhz)] * drift.TICKS
     assert _after(shows, order, memory) == drift.NOT_REACHED
     assert _after(shows, memory=_seen_in_force()) == drift.EXTERNAL
-
-
-def test_an_order_is_what_a_lease_holds() -> None:
-    lease = Lease("demo", 1, 1, 0, 1200, 9.0, 500.0)
-    order = drift.order_of(lease, TOP_MHZ, since_s=3.0, fresh=False)
-    assert order == Order(TOP_MHZ, 1200, 500.0, 3.0)
-    assert drift.order_of(None, TOP_MHZ, since_s=3.0, fresh=True) == Order(TOP_MHZ, fresh=True)
 
 
 def test_a_power_profile_reaches_the_controller_among_the_event_reasons() -> None:

@@ -1,12 +1,11 @@
 """Energy where the counter counts more than the GPU: power is integrated, with books of its own."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quiet_source import QuietSource
 
 from joulecut_agent.counters import Counters
 from joulecut_agent.monitor.energy_account import EnergyFile
@@ -48,11 +47,8 @@ def test_the_integral_is_that_of_power_and_never_falls(
         before_j, last_w, since_s = shown.energy_integrated_j, power_w, 0.0
 
 
-class Cards:
+class Cards(QuietSource):
     """A source of two cards: the counter of the first is the module's, 60 W more than the GPU."""
-
-    unresponsive = frozenset[int]()
-    unread: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, model: str) -> None:
         self.gpus = tuple(
@@ -72,16 +68,6 @@ class Cards:
             _reading("module", self.at_s, 300.0, self.module_j),
             _reading("board", self.at_s, 300.0, self.gpu_j),
         )
-
-    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
-        return []
-
-    def is_reading(self, each_s: float) -> bool:
-        return bool(each_s)
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("measured", [False, True])

@@ -1,11 +1,10 @@
 """A probe tells a process that no longer turns from a driver that no longer answers."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
+from quiet_source import QuietSource
 
 from joulecut_agent.control.health import LOOP_SILENT_S, READ_SILENT_S, HealthChecks
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
@@ -18,27 +17,13 @@ from joulecut_agent.ports.reader import Reading
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 
-class Source:
+class Source(QuietSource):
     """One GPU, as the eye shows it."""
 
     gpus = (GpuDescription("GPU-0", 0, "A100", (210, 1410)),)
-    unresponsive: frozenset[int] = frozenset()
-    unread: Mapping[int, str] = MappingProxyType({})
 
     def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
         return (Reading("GPU-0", GpuSnapshot("GPU-0", 1.0, 1.0), None),)
-
-    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
-        return []
-
-    def is_reading(self, each_s: float) -> bool:
-        return not each_s
-
-    def kill(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class World:

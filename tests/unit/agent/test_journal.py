@@ -43,13 +43,6 @@ def test_what_was_intended_is_found_again(tmp_path: Path) -> None:
     assert (again.held, again.epoch_seen, again.remarks) == ({A: (0, 600, 0)}, 4, set())
 
 
-def test_a_journaled_lease_outlives_a_crash_before_its_write(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal", BOOT)
-    _intend(journal, 1, {A: (0, 900, 0)})  # and here the process dies
-    assert Journal(tmp_path / "journal", BOOT).held == {A: (0, 900, 0)}
-    journal._file.close()
-
-
 def test_torn_at_every_byte_it_still_names_every_gpu_whose_line_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     _written(path)
@@ -188,13 +181,6 @@ def test_a_journal_that_is_deleted_is_written_again_and_whole(tmp_path: Path) ->
     _intend(journal, 1, {B: (0, 600, 0)})
     assert Journal(path, BOOT).held == {A: (0, 900, 0), B: (0, 600, 0)}
     journal._file.close()
-
-
-def test_a_directory_that_is_gone_refuses_too(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "nowhere" / "journal", BOOT)
-    with pytest.raises(OSError, match="No such file"):
-        _intend(journal, 1, {A: (0, 900, 0)})
-    assert not journal.held
 
 
 def test_the_power_limit_that_stood_before_ours_is_kept_until_it_stands_again(
@@ -395,14 +381,6 @@ def test_a_restore_that_a_late_write_may_undo_is_read_as_such_until_its_time(
     assert Journal(path, BOOT, now_s=45.0).is_restored
     assert Journal(path, BOOT, now_s=50.0).is_clean
     assert Journal(path, "b002-0", now_s=45.0).is_clean, "another boot"
-
-
-def test_what_stands_there_is_not_written_twice(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal", BOOT)
-    journal.intend(3, {GPU: LEASE})
-    size = (tmp_path / "journal").stat().st_size
-    journal.intend(3, {GPU: LEASE})
-    assert (tmp_path / "journal").stat().st_size == size
 
 
 def test_a_small_journal_goes_on_in_its_file_and_a_long_one_in_a_new_one(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ from joulecut_agent.keeper.requests import (
 from joulecut_agent.keeper.unleased import RETAKE_S, RETAKE_S_MAX, RETAKES_END
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
-HIGH = (0, 1410)
 
 clocks = st.sampled_from([(0, 600), (0, 900), (210, 900), (0, 1410)])
 powers_mw = st.sampled_from([0, 0, 200_000, 300_000])
@@ -647,12 +646,6 @@ def test_a_job_clears_nothing_that_another_one_holds() -> None:
         assert done.restores == ()
         assert all(reason == "held by job blue" for reason in done.reasons.values())
     assert done.reasons == {GPU: "held by job blue"}, "a GPU that was named has its reason"
-
-
-def test_who_names_no_job_clears_every_one() -> None:
-    done = apply_event(_held("blue"), Clear(5), 1.0, {})
-    assert done.reasons == {GPU: ""}
-    assert done.restores == ((GPU, "cleared"),)
 
 
 def test_the_largest_term_is_never_forgotten() -> None:

@@ -38,13 +38,6 @@ def test_another_boot_has_no_window(tmp_path: Path) -> None:
     assert (later.left_s(), later.gpus()) == (0.0, ())
 
 
-def test_a_window_that_is_over_is_none(tmp_path: Path) -> None:
-    file = ReleaseFile(str(tmp_path), "boot")
-    file.write(-0.001, GPUS)
-    assert file.left_s() == 0.0
-    file.forget()
-
-
 def test_no_window_is_longer_than_any_may_be(tmp_path: Path) -> None:
     file = ReleaseFile(str(tmp_path), "boot")
     file.write(RELEASE_S_MAX + 60.0, GPUS)

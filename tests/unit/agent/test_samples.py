@@ -86,13 +86,6 @@ def test_a_reader_that_sleeps_loses_the_oldest_and_gets_their_number(
     samples.unsubscribe(stream)
 
 
-def test_what_is_older_than_asked_is_not_returned(eye: FakeEye, samples: Samples) -> None:
-    eye.bursts[0] = [Burst(power_w=steps(0, 20))]
-    stream = samples.subscribe({"a"}, since_s=15.0)
-    assert taken(stream, 4) == list(steps(16, 20))
-    samples.unsubscribe(stream)
-
-
 def test_links_become_rates_and_a_reload_is_none(eye: FakeEye, samples: Samples) -> None:
     counted = [(0.0, 1000.0), (1.0, 3000.0), (2.0, 10.0), (4.0, 30.0)]
     eye.bursts[0] = [Burst(nvlink_bytes=(one,)) for one in counted]

@@ -3,9 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-
-from joulecut_agent.scheduling import request_short_slices
 
 READ = """
 import ctypes, os, struct
@@ -34,8 +31,3 @@ def test_policy_and_nice_stay() -> None:
 def test_a_policy_of_the_site_stands() -> None:
     chosen = "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"
     assert _tells(chosen) == ["False", str(int(os.SCHED_BATCH)), str(OWN_NICE)]
-
-
-def test_it_never_raises_and_may_be_asked_twice() -> None:
-    ask: Callable[[], bool] = request_short_slices
-    assert ask() == ask()

@@ -178,13 +178,6 @@ def test_bands_of_a_single_noisy_stage_hold_what_was_measured(tmp_path: Path, no
     assert np.mean(held) >= 0.88
 
 
-def test_also_may_be_given_often_or_with_many(tmp_path: Path) -> None:
-    path = _write(tmp_path / "a.csv", _rows())
-    b, c = (_write(tmp_path / name, _rows(stages=1)) for name in ("b.csv", "c.csv"))
-    once = printed("fit", path, "--probes", PROBES, "--also", b, c, "--json")
-    assert once == printed("fit", path, "--probes", PROBES, "--also", b, "--also", c, "--json")
-
-
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

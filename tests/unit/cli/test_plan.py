@@ -106,11 +106,6 @@ def test_proving_never_costs_and_never_lowers_the_bound(tmp_path: Path) -> None:
     assert proved["gap"] <= plain["gap"]
 
 
-def test_a_deadline_in_seconds(job: Path) -> None:
-    plan = answer("plan", job, "--deadline", "12.5")
-    assert plan["deadline_s"] == 12.5
-
-
 def test_one_clock_per_gpu(job: Path) -> None:
     plan = answer("plan", job, "--granularity", "gpu", "--max-slowdown", "20")
     clocks = {(o["stage"], o["clock_mhz"]) for o in plan["operations"]}

@@ -139,16 +139,6 @@ def test_a_new_clock_or_enough_samples_correct_the_curve_of_all_gpus() -> None:
     assert _predicted(model, unseen).time_s[low] > 1.02 * seen[2]
 
 
-def test_a_clock_that_was_not_reached_is_learnt_where_it_was() -> None:
-    model, job = _model(), Job()
-    _teach(model, job, (1410,))
-    sample = Sample(SUBJECT, 1200, _time_s("forward", 1200), _power_w(1200), asked_mhz=1005)
-    assert model.learn((sample,)) == ()
-    assert _counted(model, "clock-not-reached") == 1
-    assert _seen(model, SUBJECT, 1200)
-    assert not _seen(model, SUBJECT, 1005)
-
-
 def test_a_capped_sample_belongs_to_the_clock_asked_and_not_to_the_curve_below() -> None:
     """A card held at 1275 MHz: asking for more costs what 1275 MHz does."""
     model = _model()

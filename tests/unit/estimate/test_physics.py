@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.optimize import nnls
 
-from joulecut_engine.estimate.fitting import MISFIT, Measured, fit
+from joulecut_engine.estimate.fitting import MISFIT, fit
 from joulecut_engine.estimate.physics import Physics, Sweep
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
@@ -180,10 +179,6 @@ def test_curves_of_one_gpu_help_each_other() -> None:
     assert np.mean(errors["together"]) < np.mean(errors["alone"])
 
 
-def test_no_sweep_no_curve() -> None:
-    assert fit([]) == ()
-
-
 @pytest.mark.parametrize(
     ("clocks", "time_s", "power_w"),
     [
@@ -200,31 +195,6 @@ def test_a_sweep_of_nonsense_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"one length|finite"):
         Sweep(np.array(clocks), np.array(time_s), np.array(power_w))
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-def test_many_lines_at_once_are_each_the_best_there_is(seed: int) -> None:
-    """Against least squares of scipy, which holds both numbers at or above 0."""
-    random = np.random.default_rng(seed)
-    sizes = random.integers(1, 9, size=5)
-    weights, y, x = (np.zeros((5, 8)), np.ones((5, 8)), np.ones((5, 3, 8, 2)))
-    for i, size in enumerate(sizes):  # shorter curves are filled up with weights of 0
-        weights[i, :size] = random.uniform(0.1, 2.0, size)
-        y[i, :size] = 10.0 ** random.uniform(-6, 3) * random.uniform(0.5, 2.0, size)
-        x[i, :, :size] = random.uniform(0.2, 3.0, (3, size, 2))
-    anchor, anchor_sd = random.uniform(0.1, 1.0, 5) * y[:, 0], random.uniform(0.1, 2.0, 5) * y[:, 0]
-    measured = Measured.of(y, weights, anchor, anchor_sd, misfit=0.005)
-    lines = measured.lines(x, [[i] for i in range(5)])
-    for i, row, column in np.ndindex(5, 3, 2):
-        root = np.sqrt(weights[i]) / y[i]
-        ways = np.column_stack([root, root * x[i, row, :, column]])
-        rows = np.vstack([ways, [0.005 / anchor_sd[i], 0.0]])
-        wanted = np.append(np.sqrt(weights[i]), 0.005 * anchor[i] / anchor_sd[i])
-        best, norm = nnls(rows / np.abs(rows).max(axis=0), wanted)
-        best = best / np.abs(rows).max(axis=0)
-        found = lines.offset[i, row, column], lines.slope[i, row, column]
-        assert found == pytest.approx(tuple(best), rel=1e-6, abs=1e-9 * y[i, 0])
-        assert lines.misfit[i, row, column] == pytest.approx(norm**2, rel=1e-6, abs=1e-12)
 
 
 @settings(max_examples=10)

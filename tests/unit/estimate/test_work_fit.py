@@ -107,10 +107,6 @@ def test_a_dense_noisy_sweep_is_averaged_and_not_believed_point_by_point() -> No
     )
 
 
-def test_nothing_measured_nothing_known() -> None:
-    assert fit_judged([]) == {}
-
-
 def test_evidence_must_be_of_different_work_at_ascending_clocks() -> None:
     one = _work("gpt", 1)
     with pytest.raises(ValueError, match="same work"):

@@ -5,16 +5,9 @@ from pathlib import Path
 import pytest
 
 from joulecut_sim.card import StateFile
-from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
+from joulecut_sim.layer_plant import layer_card
 from joulecut_sim.skus import CARDS, Sku
 from joulecut_wire.errors import BadInput
-
-
-def test_the_cards_of_the_study_are_among_all_cards() -> None:
-    assert set(LAYER_CARDS) < set(CARDS)
-    assert len(LAYER_CARDS) == 7
-    assert len(CARDS["v100-pcie"].clocks_mhz) == 167  # as its driver lists them
-    assert CARDS["v100-pcie"].clock_max_mhz == 1380
 
 
 @pytest.mark.parametrize("sku", CARDS.values(), ids=lambda sku: sku.name)
@@ -29,15 +22,6 @@ def test_a_card_is_one_that_could_be(sku: Sku, tmp_path: Path) -> None:
     assert 55.0 < sku.ambient_celsius + sku.heating_celsius_per_w * full_w < 80.0
     with StateFile.open(tmp_path / "gpus.state", cards=1, sku=sku.name) as state:
         assert state.sku is sku
-
-
-@pytest.mark.parametrize("name", sorted(LAYER_CARDS))
-def test_voltage_rises_smoothly_from_its_floor(name: str) -> None:
-    card = layer_card(name, "")
-    volts = [card.voltage(clock) for clock in card.sku.clocks_mhz]
-    assert volts == sorted(volts)
-    assert 1.0 <= volts[0] < 1.001
-    assert 1.1 < volts[-1] < 1.7
 
 
 def test_an_unknown_card_is_refused_with_the_choice() -> None:

@@ -16,13 +16,11 @@ from joulecut_lab.study.torch_bench import (
     STUCK_S,
     TorchWorker,
     WorkedBench,
-    _dtypes,
-    _same,
     torch_module,
 )
 from joulecut_sim.layer import Dtype, Shape, shape
 from joulecut_wire.errors import Unavailable
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.messages import GpuSnapshot
 
 MACHINE = Machine("measured", "Paper Card", "GPU-p", "1.0", (600, 900), ("fp16",))
 CELL = Cell(shape("gpt-125m", 512, 4), "fp16", "training")
@@ -147,16 +145,6 @@ def test_a_lost_card_and_a_hung_one_are_errors() -> None:
     card.lost, card.hung = False, True
     with pytest.raises(Unavailable, match="has not finished a pass"):
         bench.work(2.0 * STUCK_S)
-
-
-def test_types_by_generation_and_cards_by_uuid() -> None:
-    assert _dtypes(7) == ("fp32", "fp16")
-    assert _dtypes(9) == ("fp32", "tf32", "fp16", "bf16")
-    one, two = (GpuDescription(f"GPU-{n}", n, "c", (900,)) for n in (1, 2))
-    assert _same((one, two), "2") == two
-    assert _same((one, two), "") is None
-    assert _same((one,), "") == one
-    assert _same((one, two), "3") is None
 
 
 @pytest.mark.long

@@ -79,11 +79,6 @@ def test_a_card_above_its_limit_has_a_higher_one() -> None:
     assert any("raised" in note for note in found.notes)
 
 
-def test_no_rows_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no measurements"):
-        calibrate([], KNOWN)
-
-
 # The same rows, but for the fifth digit.
 @pytest.mark.long
 @pytest.mark.parametrize("noise", [0.002, 0.002001])

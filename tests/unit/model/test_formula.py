@@ -13,7 +13,6 @@ from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES
 from joulecut_lab.model.links import group
-from joulecut_lab.model.power import power_of
 from joulecut_lab.model.run import WORDS, Run, misfit
 from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stage_profile import stage_profile
@@ -163,21 +162,6 @@ def test_a_stage_profile_adds_up_to_the_estimate() -> None:
     idle = ("bubble", "pipeline_comm", "data_comm", "optimizer", "offload")
     busy = found.iteration_time_s - sum(found.breakdown_s[name] for name in idle)
     assert 32 * slowest == pytest.approx(busy, rel=1e-9)
-
-
-@pytest.mark.parametrize("name", ["h100-sxm", "a100-sxm-80gb", "b200"])
-def test_asking_for_more_clock_never_gives_less(name: str) -> None:
-    """A cap holds a clock that the asked one above it does not move."""
-    whole = SYSTEMS[name]
-    pico = power_of(whole).flop_j * 1e12
-    system = replace(whole, power_cap_w=0.5 * whole.power_cap_w, compute_pj_per_flop=pico)
-    model = ARCHITECTURES["llama-3-70b"]
-    base = Run(64, 8, 8, global_batch=64, sequence=4096, flash_attention=True)
-    asked = np.arange(900.0, system.clock_max_mhz, 20.0)
-    many = Runs.of([replace(base, clock_mhz=float(clock)) for clock in asked])
-    held = formula.evaluate(model, system, many).clock_mhz
-    assert held[-1] < asked[-1]
-    assert (np.diff(held) >= -0.01).all()
 
 
 def test_what_leaves_a_node_in_an_exchange_takes_each_gpu_s_own_link() -> None:

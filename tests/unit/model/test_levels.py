@@ -8,7 +8,7 @@ from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import SYSTEMS
 from joulecut_lab.model.graph_level import simulate
-from joulecut_lab.model.run import Run, misfit, part_layers
+from joulecut_lab.model.run import Run, misfit
 
 # Hardly a vocabulary: all stages are alike.
 ALIKE = Architecture(64, 4096, 32, 32, 16384, 8, positions=2048)
@@ -95,15 +95,6 @@ def test_slow_links_change_the_ranking_of_schedules() -> None:
 
     assert faster(FREE)
     assert not faster(slow)
-
-
-def test_layers_are_shared_out_evenly_with_short_ends() -> None:
-    assert part_layers(62, Run(8, pipeline=8)) == [7, 8, 8, 8, 8, 8, 8, 7]
-    assert part_layers(126, Run(16, pipeline=16)) == [7, *[8] * 14, 7]
-    for layers in range(8, 40):
-        counts = part_layers(layers, Run(8, pipeline=8))
-        assert sum(counts) == layers
-        assert max(counts) - min(counts) <= 1
 
 
 def test_an_evaluation_waits_for_forwards_alone() -> None:

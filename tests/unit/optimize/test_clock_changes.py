@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, SENDS, Pipeline, Profile
-from joulecut_engine.optimize.change_schedules import lines_of
 from joulecut_engine.optimize.change_timing import changes_of
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.formulation import problem as build
@@ -342,17 +341,3 @@ def test_walks_are_the_cheapest_of_all(data: st.DataObject) -> None:
     assert value == best
     if best < math.inf:
         assert paid(tuple(walk.tolist())) == best
-
-
-@given(st.integers(0, 10**6), st.sampled_from([0.3, 0.7, 1.5, 3.0]))
-def test_walks_keep_the_dwell_from_wherever_they_begin(seed: int, dwell_s: float) -> None:
-    dice, problem = np.random.default_rng(seed), wavy()
-    for line, spacing in zip(*lines_of(problem, dwell_s)[1:3], strict=True):
-        for first in range(len(line.operation)):
-            cost = np.roll(dice.uniform(size=line.cost_j.shape), -first, axis=0)
-            ends = spacing.until(first), spacing.latest(math.inf, first)
-            value, walk = cheapest(cost, *ends, 4, 0.0, True)
-            if math.isfinite(value):
-                keys = np.roll(walk, first).astype(np.int16)
-                changes = np.flatnonzero(keys != np.roll(keys, 1))
-                assert not len(changes) or spacing.kept(keys, changes)

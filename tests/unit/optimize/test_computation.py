@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import numpy as np
 import pipelines
 import pytest
 from hypothesis import given, settings
@@ -22,7 +21,6 @@ from joulecut_engine.graph.pipeline import (
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.formulation import problem as build
-from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
 from joulecut_engine.optimize.schedule import (
     baseline,
@@ -177,18 +175,6 @@ def test_the_baseline_is_the_fastest_of_least_energy(problem: Problem) -> None:
         assert option.time_s == fastest_s
         assert option.energy_j == min(o.energy_j for o in options if o.time_s == fastest_s)
     assert check(problem, Goal(plan.iteration_time_s), plan) == ()
-
-
-@given(pipelines.problems(3, 4, 4), st.data())
-def test_many_makespans_at_once_are_the_single_ones(problem: Problem, data: st.DataObject) -> None:
-    choices = [
-        tuple(data.draw(st.sampled_from(options)) for options in problem.options) for _ in range(3)
-    ]
-    durations = np.array([[option.time_s for option in clocks] for clocks in choices]).T
-    times = levels_of(problem.graph).iteration_times(durations)
-    for clocks, time_s in zip(choices, times, strict=True):
-        assert makespan(problem, clocks)[0] == pytest.approx(float(time_s), rel=1e-12)
-        assert pipelines.run_times(problem, clocks) == pytest.approx(float(time_s), rel=1e-12)
 
 
 @pytest.mark.parametrize("transfers", ["overlapped", "synchronous"])

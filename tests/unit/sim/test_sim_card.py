@@ -177,10 +177,3 @@ def test_a_strange_file_is_refused_and_left_alone(tmp_path: Path, content: bytes
     with pytest.raises(BadInput, match="a new file"):
         StateFile.open(path)
     assert path.read_bytes() == content
-
-
-def test_every_file_has_uuids_of_its_own(tmp_path: Path) -> None:
-    with StateFile.open(tmp_path / "a") as one, StateFile.open(tmp_path / "b") as other:
-        assert not set(one.uuids) & set(other.uuids)
-        assert one.index(one.uuid(5)) == 5
-        assert one.index(other.uuid(5)) is None

@@ -78,19 +78,6 @@ def test_every_operation_once_and_in_its_stage_order(
     assert all(step.needs < place for place, step in enumerate(steps))
 
 
-@given(schedules, sizes, sizes, st.floats(0.1, 3.0), st.floats(0.1, 3.0))
-def test_equal_stages_leave_the_textbook_bubble(
-    schedule: Schedule, stages: int, microbatches: int, forward_s: float, backward_s: float
-) -> None:
-    """(M + S - 1) * (t_f + t_b): the bubble of GPipe and 1F1B with equal stages."""
-    steps = program(schedule, stages, microbatches)
-    time_s = {"forward": forward_s, "backward": backward_s}
-    played = play(steps, [time_s[step.instruction] for step in steps], stages)
-    assert played.duration_s == pytest.approx(
-        (microbatches + stages - 1) * (forward_s + backward_s)
-    )
-
-
 @pytest.mark.parametrize(("stages", "microbatches"), [(0, 4), (4, 0), (1000, 100_000)])
 def test_impossible_shapes_are_refused(stages: int, microbatches: int) -> None:
     with pytest.raises(BadInput, match="at least 1 each"):

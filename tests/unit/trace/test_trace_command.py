@@ -232,18 +232,3 @@ def test_unknown_kernels_are_named_and_no_advice_rests_on_them(tmp_path: Path) -
     found = json.loads(commands.run(*words, "--json").stdout)
     assert len(found["clocks"]) == 2
     assert not found["unknown"]
-
-
-def test_an_operator_and_a_collective_of_the_arguments_name_a_kernel(tmp_path: Path) -> None:
-    events = [
-        _kernel("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", 20, 100.0, 30.0),
-        _kernel("custom_42", 7, 100.0, 50.0),
-        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 2.0,
-         "args": {"External id": 5}},
-    ]  # fmt: skip
-    events[0]["args"]["Collective name"] = "_allgather_base"
-    events[1]["args"]["External id"] = 5
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    found = json.loads(commands.run("model", "trace", str(path), "--json").stdout)
-    assert set(found["clocks"][0]["class_s"]) == {"all-gather", "matmul"}
