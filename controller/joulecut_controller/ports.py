@@ -136,7 +136,9 @@ class Store(Protocol):
         """The next number of the one controller-wide counter; durable before it returns."""
         ...
 
-    def record(self, event: Event) -> None: ...
+    def record(self, *events: Event) -> None:
+        """All of them or none."""
+        ...
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         """Newest first."""

@@ -235,6 +235,7 @@ async def _lead(
         asyncio.create_task(reconciler.run(), name="loop"),
         asyncio.create_task(_publish(context, reconciler), name="boards"),
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
+        asyncio.create_task(reconciler.write_log(), name="log"),
         asyncio.create_task(_time_event_loop(context, reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
         asyncio.create_task(prices.run(lambda: reconciler.policy), name="prices"),

@@ -97,6 +97,7 @@ class Node(AgentServiceServicer):
         self.name, self.sku = name, sku
         self.streams = self.commands = self.renewals = self.expired = 0
         self.epoch = 0
+        self.carried_out = pb.CarriedOut()
         self.watchers: list[list[pb.IterationReport]] = []  # each has every report
         now_s = time.monotonic()
         shown = [
@@ -142,7 +143,9 @@ class Node(AgentServiceServicer):
                     gpu.shown.power_average_mw = round(1000 * gpu.power_w)
                     gpu.shown.clock_sm_mhz = gpu.clock_mhz or self.sku.clock_max_mhz
                 shown = [gpu.shown for gpu in self.gpus.values()]
-                message = pb.WatchResponse(sequence=number, gpus=shown, reports=reports)
+                message = pb.WatchResponse(
+                    sequence=number, gpus=shown, reports=reports, carried_out=self.carried_out
+                )
                 reports.clear()
                 yield message
                 await asyncio.sleep(request.interval_s)
@@ -164,8 +167,15 @@ class Node(AgentServiceServicer):
         self.epoch = max(self.epoch, request.epoch)
         return [pb.Result(uuid=uuid, accepted=not reason, reason=reason) for uuid in uuids]
 
-    async def Apply(self, request: Any, context: Any) -> pb.ApplyResponse:
+    def _carry_out(self, request: Any, generation: int = 0) -> pb.CarriedOut:
+        """Numbers a command, as agents do: messages from now on show its outcome."""
         self.commands += 1
+        self.carried_out = pb.CarriedOut(
+            epoch=request.epoch, generation=generation, number=self.commands
+        )
+        return self.carried_out
+
+    async def Apply(self, request: Any, context: Any) -> pb.ApplyResponse:
         results = self._results([one.uuid for one in request.settings], request)
         for setting, result in zip(request.settings, results, strict=True):
             gpu = self.gpus[setting.uuid]
@@ -181,7 +191,8 @@ class Node(AgentServiceServicer):
                         expires_in_s=request.ttl_s,
                     )
                 )
-        return pb.ApplyResponse(results=results)
+        carried_out = self._carry_out(request, request.generation)
+        return pb.ApplyResponse(results=results, carried_out=carried_out)
 
     async def Renew(self, request: Any, context: Any) -> pb.RenewResponse:
         self.renewals += 1
@@ -198,12 +209,11 @@ class Node(AgentServiceServicer):
         return pb.RenewResponse(results=results or [pb.Result(accepted=False, reason="no lease")])
 
     async def Clear(self, request: Any, context: Any) -> pb.ClearResponse:
-        self.commands += 1
         results = self._results(request.uuids, request)
         for result in results:
             if result.accepted:
                 self._clear(self.gpus[result.uuid])
-        return pb.ClearResponse(results=results)
+        return pb.ClearResponse(results=results, carried_out=self._carry_out(request))
 
 
 class Farm:

@@ -1,11 +1,13 @@
 """Audit log: durable in the store, newest lines in memory for the page.
 
 An event is written before its action, so that the log is complete even where the controller dies
-in between. Actions that must not wait for a failing store (releasing clocks, a new policy) go
-ahead; their lines are written later.
+in between. Actions that must not wait for the store (releasing clocks, a new policy) go ahead;
+their lines are written later, by a thread: the event loop, which renews leases, waits for no
+transaction of another controller.
 """
 
 import json
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,6 +30,7 @@ class AuditLog:
         self._unix_s = unix_s
         self._newest: deque[Event] = deque(store.events(limit=SHOWN), maxlen=SHOWN)
         self._waiting: deque[Event] = deque(maxlen=WAITING_MAX)
+        self._writing = threading.Lock()
         self.trouble = ""
 
     def follow(self, stored: Iterable[Event]) -> None:
@@ -41,33 +44,41 @@ class AuditLog:
     def note(
         self, kind: EventKind, job: str, text: str, *, generation: int = 0, **detail: Any
     ) -> None:
-        """Records one event; `detail` is kept as JSON. Raises Unavailable."""
+        """Records one event, after those that wait; `detail` is kept as JSON. Raises
+        Unavailable.
+        """
         event = self._event(kind, job, text, generation, detail)
-        self._store.record(event)
+        self._write(event)
         self._newest.appendleft(event)
 
     def post(
         self, kind: EventKind, job: str, text: str, *, generation: int = 0, **detail: Any
     ) -> None:
-        """Records an event that does not wait for the store: shown at once, written now or by a
-        later `catch_up`.
+        """Records an event that does not wait for the store: shown at once, written by the next
+        `catch_up`.
         """
         event = self._event(kind, job, text, generation, detail)
         self._newest.appendleft(event)
         self._waiting.append(event)
-        if len(self._waiting) == 1:  # with others waiting, each try may take a timeout
-            self.catch_up()
 
     def catch_up(self) -> None:
-        """Writes waiting lines in order, until the store fails."""
-        while self._waiting:
+        """Writes the lines that wait. Called in a thread."""
+        if self._waiting:
             try:
-                self._store.record(self._waiting[0])
+                self._write()
             except Unavailable as error:
                 self.trouble = str(error)
                 return
-            self._waiting.popleft()
         self.trouble = ""
+
+    def _write(self, *newest: Event) -> None:
+        """Writes the lines that wait and `newest`, in order, in one transaction."""
+        with self._writing:
+            waiting = tuple(self._waiting)
+            self._store.record(*waiting, *newest)
+            for event in waiting:
+                if self._waiting and self._waiting[0] is event:  # it was not crowded out meanwhile
+                    self._waiting.popleft()
 
     def plan(self, plan: Plan) -> None:
         """The event of a plan. Raises Unavailable."""

@@ -77,7 +77,6 @@ class Cluster:
 
     async def step(self) -> None:
         """One look at policy and agents."""
-        self.services.audit.catch_up()
         changed = await self._follow_policy()
         services = self.services
         for memory in (services.predictions, services.energy):

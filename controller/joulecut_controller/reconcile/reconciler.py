@@ -32,7 +32,7 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.cluster_board import make_board, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, HOLDS, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices, in_thread
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Holds
@@ -55,6 +55,7 @@ from joulecut_engine.estimate.online import OnlineEstimator
 # most, at ten milliseconds a step.
 NEWS_S = 0.5
 NEWS_S_PER_JOB = 0.02
+LOG_S = 0.2  # between transactions of the audit log; a crash costs the lines of one at most
 BOARD_S = 0.5  # between boards, so that a hundred plans applied at once are one
 REPORT_S = 120.0  # a job of others that reports no iteration for so long is not known to run
 STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
@@ -224,7 +225,15 @@ class Reconciler:
     async def run_pass(self) -> Board:
         """Takes in what arrived, runs every key that is due now to its end, and makes the board."""
         await self._loop.run_due()
+        self._services.audit.catch_up()
         return await self.make_board()
+
+    async def write_log(self) -> None:
+        """Writes posted lines of the audit log as they come, until it is cancelled."""
+        audit = self._services.audit
+        while True:
+            await asyncio.sleep(self._pacing.interval_s if audit.trouble else LOG_S)
+            await in_thread(audit.catch_up)
 
     async def next_board(self) -> Board:
         """The board, once there is something new to show, or nothing for two intervals."""
@@ -367,9 +376,9 @@ class Reconciler:
         """Releases every GPU; where an agent does not answer, its leases run out."""
         await self._services.background.stop()
         await self._loop.stop(STOP_WAIT_S)
-        if self._services.leases.lost:
-            return
-        await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
+        if not self._services.leases.lost:
+            await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
+        await in_thread(self._services.audit.catch_up)
 
     # -- steps -----------------------------------------------------------------------------
 

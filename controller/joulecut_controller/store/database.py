@@ -140,29 +140,33 @@ class DatabaseStore(Transactions):
     def next_generation(self) -> int:
         return self._count("generation", 0)
 
-    def record(self, event: Event) -> None:
+    def record(self, *events: Event) -> None:
+        with self.writing() as connection:
+            for event in events:
+                self._record(connection, event)
+
+    def _record(self, connection: Connection, event: Event) -> None:
         detail = event.detail
         if len(detail) > DETAIL_MAX:
             detail = json.dumps({"cut_from_characters": len(detail), "begins": detail[:TEXT_MAX]})
-        with self.writing() as connection:
-            written = connection.execute(
-                EVENTS.insert().values(
-                    **asdict(event)
-                    | {
-                        "job": _text(event.job),
-                        "text": _text(event.text[:TEXT_MAX]),
-                        "detail": _text(detail),
-                    }
-                )
+        written = connection.execute(
+            EVENTS.insert().values(
+                **asdict(event)
+                | {
+                    "job": _text(event.job),
+                    "text": _text(event.text[:TEXT_MAX]),
+                    "detail": _text(detail),
+                }
             )
-            assert written.inserted_primary_key is not None
-            newest = int(written.inserted_primary_key[0])
-            connection.execute(EVENTS.delete().where(EVENTS.c.id <= newest - self._kept.events))
-            of_job = EVENTS.c.job == _text(event.job)
-            prune(connection, EVENTS.c.id, self._kept.events_per_job, of_job)
-            first = select(EVENTS.c.id).order_by(EVENTS.c.id).limit(OUTDATED_AT_ONCE)
-            outdated = EVENTS.c.at_unix_s < event.at_unix_s - self._kept.events_s
-            connection.execute(EVENTS.delete().where(EVENTS.c.id.in_(first), outdated))
+        )
+        assert written.inserted_primary_key is not None
+        newest = int(written.inserted_primary_key[0])
+        connection.execute(EVENTS.delete().where(EVENTS.c.id <= newest - self._kept.events))
+        of_job = EVENTS.c.job == _text(event.job)
+        prune(connection, EVENTS.c.id, self._kept.events_per_job, of_job)
+        first = select(EVENTS.c.id).order_by(EVENTS.c.id).limit(OUTDATED_AT_ONCE)
+        outdated = EVENTS.c.at_unix_s < event.at_unix_s - self._kept.events_s
+        connection.execute(EVENTS.delete().where(EVENTS.c.id.in_(first), outdated))
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         wanted = (

@@ -122,6 +122,7 @@ def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> No
     assert outcome.settings == len(bench.world.uuids)
     assert bench.rollout.applied is None
     assert bench.world.at_default()
+    bench.context.audit.catch_up()
     assert "another controller leads" in bench.context.audit.trouble
     assert bench.context.audit.newest[0].text == "4 GPUs back to default clocks: enough"
 

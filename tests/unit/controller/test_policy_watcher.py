@@ -20,10 +20,10 @@ class Trail:
         self.full = False
         self.texts: list[str] = []
 
-    def record(self, event: Event) -> None:
+    def record(self, *events: Event) -> None:
         if self.full:
             raise Unavailable("store: the disk is full")
-        self.texts.append(event.text)
+        self.texts += [event.text for event in events]
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         return ()
@@ -76,6 +76,7 @@ def test_a_newer_one_is_in_force_whatever_the_store_says_and_its_line_follows(
     assert refreshed(policy_watcher)
     assert policy_watcher.policy.digest == "2"
     assert not refreshed(policy_watcher)
+    audit.catch_up()
     assert audit.trouble == "store: the disk is full"
     assert audit.newest[0].text == "in force: 2", "the page need not wait for a disk"
     trail.full = False
@@ -93,6 +94,7 @@ def test_a_broken_one_stops_nothing_and_is_written_down_later(
     for _ in range(2):
         assert not refreshed(policy_watcher)
         assert "enfroce" in policy_watcher.error
+        audit.catch_up()
     trail.full = False
     audit.catch_up()
     for _ in range(2):

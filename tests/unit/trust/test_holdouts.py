@@ -42,10 +42,10 @@ class Memory:
         self.windows: list[MeasuredWindow] = []
         self.full = False
 
-    def record(self, event: Event) -> None:
+    def record(self, *events: Event) -> None:
         if self.full:
             raise Unavailable("the disk is full")
-        self.texts.append(event.text)
+        self.texts += [event.text for event in events]
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         return ()
