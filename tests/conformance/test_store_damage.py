@@ -56,17 +56,6 @@ def test_a_newer_database_is_refused_and_left_as_it_is(database: Database) -> No
     assert database.run("select value from counter") == [[1]]
 
 
-def test_a_newer_file_is_not_touched_at_all(tmp_path: Path) -> None:
-    file = tmp_path / "store.db"
-    open_store(f"sqlite:///{file}").close()
-    with sqlite3.connect(file) as raw:
-        raw.execute("update joulecut_schema set version = version + 1")
-    raw.close()
-    before = file.read_bytes()
-    _says(file, "supports versions up to")
-    assert file.read_bytes() == before
-
-
 def test_a_damaged_database_says_so(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     store = open_store(f"sqlite:///{file}")

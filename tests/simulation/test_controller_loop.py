@@ -165,13 +165,6 @@ def test_microbatches_that_run_count_where_the_policy_has_others(store: Database
     assert pipeline.microbatches == world.pipeline.microbatches
 
 
-def test_no_pipeline_means_no_change(world: World, store: DatabaseStore) -> None:
-    controller = Controller(world, store, world.policy(profile=None, pipeline=None))
-    controller.run(30)
-    assert world.calls == []
-    assert "no pipeline" in controller.job.sentence
-
-
 def test_while_the_solver_is_made_ready_passes_go_on_without_a_plan(
     world: World, store: DatabaseStore
 ) -> None:

@@ -210,47 +210,6 @@ def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None
 
 
 @pytest.mark.long
-def test_a_leader_frozen_for_a_while_comes_back_as_a_standby(pair: Pair, capsys: Any) -> None:
-    """Its connections stay open all the time: only the database's clock can end its term."""
-    a = pair.start("a")
-    first = a.wait_until_leading()
-    b = pair.start("b")
-    b.wait_for_role("standby")
-    until(lambda: pair.enforced(first), "nothing was enforced")
-
-    a.process.child.send_signal(signal.SIGSTOP)
-    until(a.process.is_stopped, "it does not stop")
-    frozen_s, frozen_unix_s = time.monotonic(), time.time()
-    second = b.wait_until_leading()
-    leads_s = time.monotonic() - frozen_s
-    until(lambda: pair.enforced(second), f"the other did not enforce: {b.log}")
-    enforces_s = time.monotonic() - frozen_s
-    with capsys.disabled():
-        print(f"\nafter SIGSTOP: led after {leads_s:.1f} s, enforced after {enforces_s:.1f} s")
-    a.process.child.send_signal(signal.SIGCONT)
-    a.wait_for_role("standby")
-    assert not a.leads()
-    assert b.leads()
-    assert a.process.child.poll() is None
-
-    # A while later: nothing of the old term was accepted, and nobody took the seat again.
-    time.sleep(TTL_S)
-    for op in ("apply", "clear"):
-        assert not pair.accepted(op, first, frozen_unix_s)
-    until(lambda: pair.enforced(second), "the second term does not enforce any more")
-    assert (a.epoch, b.epoch) == (first, second)
-    assert {line["epoch"] for line in pair.audit()} == {first, second}
-    refused_everywhere(pair.cluster, first)
-
-    b.process.child.kill()
-    third = a.wait_until_leading(above=first)
-    assert third > second
-    until(lambda: pair.enforced(third), "it did not lead again")
-    for one in (a, b):
-        assert "Traceback" not in one.log
-
-
-@pytest.mark.long
 def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
     a = pair.start("a")
     first = a.wait_until_leading()

@@ -48,12 +48,3 @@ def test_a_job_on_limited_cards_saves_most_of_what_they_can() -> None:
     seen = live(LIVES["limited-h200"](seed=7, knows="operations"), 3.0)
     assert seen.share >= 0.8
     assert seen.over_row <= 1
-
-
-@pytest.mark.nightly
-def test_long_iterations_on_gpus_that_throttle_are_learnt_from_their_operations() -> None:
-    """Seven seconds each."""
-    shape = {"iteration_s": 7.0, "stages": 4, "microbatches": 8}
-    seen = live(LIVES["throttling"](seed=2, knows="operations", **shape), 14.0)
-    assert seen.share >= 0.6
-    assert seen.over_row <= 1

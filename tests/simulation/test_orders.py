@@ -161,18 +161,6 @@ def test_unknown_names_are_named_with_those_there_are(world: World, store: Datab
     assert controller.events("hold") == []
 
 
-def test_one_that_does_not_lead_commands_nothing(world: World, store: DatabaseStore) -> None:
-    old = enforcing(world, store)
-    new = Controller(world, store, world.policy())
-    new.run(8, until=lambda: new.job.applied is not None)
-    old.run(1)
-    sent = len(world.calls)
-    done = obeyed(old, Order("restore", by="alice"))
-    assert done.refused == "standby"
-    assert "another controller leads" in done.sentence
-    assert len(world.calls) == sent
-
-
 def test_where_the_store_fails_the_gpus_still_come_back(world: World, store: DatabaseStore) -> None:
     class Full(DatabaseStore):
         def keep_record(self, record: Record, kept_s: float | None = None) -> None:

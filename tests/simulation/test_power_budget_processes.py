@@ -14,9 +14,7 @@ import pytest
 import yaml
 from driven_agent import agent_on, fake_driver
 from running_agent import RunningAgent, alive, eventually
-from running_cluster import BIN, NODES, TTL_S, Cluster, get, job_of, until
-
-from joulecut_sim.card import StateFile, now_s
+from running_cluster import BIN, TTL_S, get
 
 EXCESS_RATIO = 0.02  # allowed for one second
 WINDOW_S = 1.0
@@ -148,41 +146,3 @@ def test_a_fixed_power_limit_ends_with_its_controller(tmp_path: Path) -> None:
         assert set(driver.locks()) == {None}, "no clock was asked for"
         os.kill(pid, signal.SIGKILL)
         eventually("the limits found before", lambda: set(driver.limits_w()) == {400.0})
-
-
-def test_clocks_are_restored_and_the_budget_holds(cluster: Cluster) -> None:
-    states = [StateFile.open(cluster.state(node)) for node in NODES]
-    places = [(state, index) for state in states for index in range(state.cards)]
-
-    def energy_j() -> float:
-        at_s = now_s()
-        return sum(state.energy_j(index, at_s) for state, index in places)
-
-    drawn_w = worst_w(energy_j, 6.0, lambda _: None)
-    budget_w = round(0.85 * drawn_w)
-    cluster.policy("enforce")
-    policy = cluster.folder / "policy.yaml"
-    text = policy.read_text().replace("jobs:", f"cluster: {{power_budget_w: {budget_w}}}\njobs:")
-    policy.write_text(text)
-    controller, url, _ = cluster.controller()
-    until(lambda: kept(url), "the budget is not kept")
-    until(lambda: any(cluster.locks_mhz()), job_of(url)["sentence"])
-    time.sleep(2.0)
-    assert worst_w(energy_j, 4.0, lambda _: None) <= (1.0 + EXCESS_RATIO) * budget_w
-    assert kept(url), "it stays kept"
-    agent = cluster.processes[0]
-    keeper = int(agent.line(r"keeper_pid=(\d+)")[1])
-    for pid in (controller.child.pid, agent.child.pid, keeper):
-        os.kill(pid, signal.SIGKILL)
-    worst = worst_w(energy_j, 3.0 * TTL_S, lambda _: None)
-    assert worst <= (1.0 + EXCESS_RATIO) * budget_w
-    assert not any(cluster.locks_mhz()[len(cluster.locks_mhz()) // 2 :]), "clocks are restored"
-    # Without a keeper nothing restores the node: its clocks stay low until the next keeper starts.
-    cluster._agent(NODES[0])
-    assert worst_w(energy_j, 6.0, lambda _: None) <= (1.0 + EXCESS_RATIO) * budget_w
-    until(lambda: not any(cluster.locks_mhz()), "the next keeper restores no clocks")
-    limits_w = [state.card(index).power_limit_mw / 1000.0 for state, index in places]
-    assert all(limits_w)
-    assert sum(limits_w) <= budget_w
-    for state in states:
-        state.close()

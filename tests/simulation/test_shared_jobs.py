@@ -18,7 +18,6 @@ from running_cluster import CARDS, LIMIT_S, NODES, Cluster, Process, get, until
 
 HOLD_S = 9.0  # a loaded machine stands still for seconds
 LOCK_MHZ = 1200
-BUDGET_W = 1200.0  # of four cards of 400 W
 JOBS = {f"job-{node}-{card}": f"{node}/{card}" for node in NODES for card in range(CARDS)}
 
 
@@ -32,17 +31,14 @@ class Group:
     running: dict[str, Process] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
 
-    def policy(self, *cluster_keys: str) -> None:
-        cluster = f"cluster: {{{', '.join(cluster_keys)}}}\n" if cluster_keys else ""
+    def policy(self) -> None:
         jobs = "".join(
             f"  - name: {name}\n    mode: enforce\n    match: {{gpus: [{gpu}]}}\n"
             f"    clocks: {{lock_mhz: {LOCK_MHZ}, min_dwell: 1s}}\n"
             for name, gpu in JOBS.items()
         )
-        text = f"apiVersion: joulecut/v1\nkind: Policy\n{cluster}jobs:\n{jobs}"
-        spare = self.cluster.folder / "policy.new"
-        spare.write_text(text)
-        spare.replace(self.cluster.folder / "policy.yaml")
+        text = f"apiVersion: joulecut/v1\nkind: Policy\njobs:\n{jobs}"
+        (self.cluster.folder / "policy.yaml").write_text(text)
 
     def start(self, name: str) -> None:
         store = {"url": self.url, "password_file": str(self.server.secret)}
@@ -198,31 +194,6 @@ def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
     until(lambda: set(group.cluster.locks_mhz()) == {0}, "not all are restored")
     group.order("a", "resume", all=True)
     until(group.settled, "not all are resumed")
-
-
-@pytest.mark.long
-def test_the_leader_divides_a_power_budget_and_each_sets_the_limits_of_its_jobs(
-    group: Group,
-) -> None:
-    group.start_two()
-    group.policy(f"power_budget_w: {BUDGET_W:g}")
-
-    def within() -> bool:
-        return 0.95 * BUDGET_W <= sum(group.cluster.limits_w()) <= BUDGET_W
-
-    until(within, f"not within the budget: {group.cluster.limits_w()}")
-    until(group.settled, "not held any more")
-    assert group.shares() == [2, 2]
-    said = "SELECT count(*) FROM power WHERE done > 0 AND done = number AND job <> ''"
-    until(lambda: group.server.sql(said, "joulecut").strip() == "4", "not by each controller")
-    group.running["a"].child.kill()  # the leader
-    group.running["a"].child.wait(LIMIT_S)
-    until(lambda: group.shares() == [4], "the other does not take its jobs")
-    for _ in range(40):
-        assert sum(group.cluster.limits_w()) <= BUDGET_W
-        time.sleep(0.25)
-    until(within, f"not used: {group.cluster.limits_w()}")
-    group.whole(4)
 
 
 @pytest.mark.long

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import pytest
-from enforced import enforcing
 from sharing import OVER_RATIO, Sharing, at_default, drawn
 from sqlalchemy import Connection, select
-from worlds import Controller, World, few_points, studied
+from worlds import Controller, few_points, studied
 
 from joulecut_controller.election.claims import Claims, Group, divided
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.election.power_table import PowerTable
 from joulecut_controller.election.reach import LATE_S, LOST_S
-from joulecut_controller.orders import Order
+from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.power.limits import RAMP_S
 from joulecut_controller.reconcile.pacing import Pacing
@@ -42,7 +41,7 @@ class Seat:
     `told` are the jobs that its commands reached agents for.
     """
 
-    world: World | Sharing
+    world: Sharing
     reports: list[ArrivedReport] = field(default_factory=list)
     lost: frozenset[str] = frozenset()
     needed: frozenset[str] | None = None
@@ -71,7 +70,7 @@ class Seat:
         return tuple(one for one in taken if one.report.uuid not in hidden)
 
     def _reaches(self, address: str, job: str) -> bool:
-        if job == BUDGET_JOB and isinstance(self.world, Sharing):  # a limit of that job's GPUs
+        if job == BUDGET_JOB:  # a limit of that job's GPUs
             job = next(one.job for one in self.world.worlds if address in one.agents)
         self.told += (job,) if address not in self.lost else ()
         return address not in self.lost
@@ -94,156 +93,6 @@ class Seat:
         if not self._reaches(address, job):
             return SILENT
         return await self.world.clear(address, epoch, job, uuids, reason)
-
-
-@dataclass
-class Table:
-    """The claim of the one job, and who lives, leads and may share."""
-
-    world: World
-    store: DatabaseStore
-    holder: int = 0
-    leader: int = 1
-    live: set[int] = field(default_factory=set)
-    barred: int = 0  # the controller that is not to have it
-    members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
-
-    def group(self, number: int) -> Group:
-        holders, live = {self.world.job: self.holder}, frozenset(self.live)
-        wanted = divided(holders, live, {(self.barred, self.world.job)})
-        return Group(
-            number,
-            self.store.epoch(),
-            self.leader,
-            live,
-            holders,
-            wanted,
-            holds=len(self.store.records("hold")),
-        )
-
-    def join(self, number: int) -> Controller:
-        self.live.add(number)
-        claims, seat = Claims(self.store.next_epoch(0), self.group(number)), Seat(self.world)
-
-        async def epoch_above(epoch: int) -> bool:
-            if number in self.live:  # the database answers no session that it has ended
-                claims.follow(self.group(number))
-            return claims.epoch > epoch
-
-        fleet = FencedFleet(
-            seat, lambda: True, claims.first, claims=claims, epoch_above=epoch_above
-        )
-        made = Controller(
-            self.world, self.store, self.world.policy(), claims=claims, fleet=fleet,
-            reports=self.world.take_reports(),
-        )  # fmt: skip
-        self.members[number] = made, claims, seat
-        return made
-
-    def check(self, number: int) -> None:
-        """What a reading of the claims does: what is given passes on, and what has no living holder
-        is taken in a new epoch.
-        """
-        controller, claims, _ = self.members[number]
-        wanted = self.group(number).wanted[self.world.job]
-        if self.world.job in claims.given:
-            self.holder = wanted
-        if self.holder not in self.live and wanted == number:
-            self.store.next_epoch(0)
-            self.holder = number
-        controller.reconciler.follow(self.group(number))
-
-    def default_s(self, changes: int) -> float:
-        """Of iterations at other clocks than the newest, among those after the first `changes`."""
-        return sum(
-            s for _, s, one in self.world.history[changes:] if one != self.world.clocks_mhz()
-        )
-
-    def run(self, seconds: int, *numbers: int) -> None:
-        """The controllers `numbers` run; every other one stands still."""
-
-        async def go() -> None:
-            for _ in range(seconds):
-                self.world.advance(1.0)
-                reports = self.world.take_reports()
-                for number in numbers:
-                    controller, _, seat = self.members[number]
-                    seat.reports += reports
-                    if number in self.live:
-                        self.check(number)
-                    await controller.reconciler.beat()
-                    controller.boards.append(await controller.reconciler.run_pass())
-                    await studied()
-
-        asyncio.run(go())
-
-
-@pytest.fixture
-def table(store: DatabaseStore) -> Table:
-    """Controller 1 goes on with a plan that is held; controller 2 stands beside it."""
-    world = World()
-    enforcing(world, store)
-    made = Table(world, store, holder=1)
-    made.join(1)
-    made.join(2)
-    made.run(3, 1, 2)
-    assert made.members[1][0].boards[-1].jobs
-    assert not made.members[2][0].boards[-1].jobs
-    assert not world.at_default()
-    return made
-
-
-def test_a_job_is_handed_over_within_a_lease(table: Table) -> None:
-    world, clocks = table.world, table.world.clocks_mhz()
-    changes, begun = len(world.history), table.store.epoch()
-    table.barred = 1
-    table.run(20, 1, 2)
-    assert table.holder == 2
-    assert world.clocks_mhz() == clocks
-    assert table.default_s(changes) < TTL_S
-    first, second = table.members[1][0].boards[-1], table.members[2][0].boards[-1]
-    assert (len(first.jobs), len(second.jobs)) == (0, 1)
-    leases = [lease for agent in world.agents.values() for lease, _ in agent.leases.values()]
-    assert {lease.epoch for lease in leases} == {begun}, "its holder stopped first"
-    # Both live on; a command of either carries the epoch of the group.
-    table.barred = 2
-    changes = len(world.history)
-    table.run(20, 1, 2)
-    assert (table.holder, world.clocks_mhz()) == (1, clocks)
-    assert table.default_s(changes) < TTL_S
-
-
-def test_a_controller_that_is_gone_commands_nothing_that_another_has_taken(table: Table) -> None:
-    world, clocks = table.world, table.world.clocks_mhz()
-    changes = len(world.history)
-    table.live.discard(1)  # frozen: its session has ended, and it does not know
-    table.leader = 2
-    table.run(5, 2)
-    assert (table.holder, world.clocks_mhz()) == (2, clocks)
-    assert table.default_s(changes) < TTL_S
-    changes = len(world.history)
-    table.run(20, 1, 2)  # it wakes, and nothing but the agents stops it
-    assert world.clocks_mhz() == clocks
-    assert all(one == clocks for _, _, one in world.history[changes:])
-    stale = [call for call in world.calls if call.epoch < table.store.epoch()]
-    assert any(call.op == "renew" for call in stale), "it tried"
-    leases = [lease for agent in world.agents.values() for lease, _ in agent.leases.values()]
-    assert {lease.epoch for lease in leases} == {table.store.epoch()}
-
-
-def test_an_order_to_the_other_controller_releases_the_job(table: Table) -> None:
-    second, name = table.members[2][0], table.world.job
-    done = asyncio.run(second.reconciler.commands.execute(Order("pause", job=name, by="alice")))
-    assert (done.refused, done.jobs) == ("", (name,))
-    table.run(3, 1, 2)
-    assert table.world.at_default()
-    unknown = asyncio.run(second.reconciler.commands.execute(Order("pause", job="other")))
-    assert unknown.refused == "unknown"
-    done = asyncio.run(second.reconciler.commands.execute(Order("resume", job=name, by="alice")))
-    assert not done.refused
-    table.run(120, 1, 2)
-    assert not table.world.at_default()
-    assert asyncio.run(second.reconciler.commands.execute(Order("adopt", node="n1"))).refused
 
 
 @dataclass
@@ -277,6 +126,8 @@ class Split:
     budget_w: float | None = None
     kept_from: set[tuple[int, str]] = field(default_factory=set)  # jobs that one is not to have
     late: set[int] = field(default_factory=set)  # controllers whose event loop runs late
+    frozen: set[int] = field(default_factory=set)  # they stand still
+    unaware: set[int] = field(default_factory=set)  # of the end of their session
     members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
     stays_w: list[float] = field(default_factory=list)  # limits that outlive leases, every second
     drawn_w: list[float] = field(default_factory=list)
@@ -298,7 +149,7 @@ class Split:
             seat = Seat(self.world)
             fleet = FencedFleet(
                 seat,
-                lambda number=number: number in self.live,
+                lambda number=number: number in self.live | self.unaware,
                 claims.first,
                 claims=claims,
                 epoch_above=epoch_above,
@@ -321,6 +172,7 @@ class Split:
             live,
             dict(self.holders),
             wanted,
+            holds=len(self.store.records("hold")),
             barred=frozenset(self.barred),
             reporting=frozenset().union(*others),
         )
@@ -351,6 +203,8 @@ class Split:
                 reports = self.world.take_reports()
                 for number, (controller, _, seat) in self.members.items():
                     seat.reports += reports
+                    if number in self.frozen:
+                        continue
                     if number in self.live:
                         self.check(number)
                     before = dict(self.holders)
@@ -416,34 +270,54 @@ def split(store: DatabaseStore) -> Split:
     return made
 
 
-@pytest.mark.nightly  # twenty seconds of a processor; conformance/test_claims.py holds the rule
-def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> None:
-    most_s = TTL_S + LOST_S
-    split.cut(1, 0)
-    split.cut(2, 1)  # each reaches the agents of the other's job alone
+def epochs(split: Split, number: int) -> set[int]:
+    """Of the leases of a job."""
+    agents = split.world.worlds[number].agents.values()
+    return {lease.epoch for agent in agents for lease, _ in agent.leases.values()}
+
+
+def test_a_job_is_handed_over_within_a_lease_and_orders_reach_it_by_either(split: Split) -> None:
+    world, begun = split.world.worlds[0], epochs(split, 0)
+    split.kept_from = {(1, "job-0")}
+    split.run(20)
+    assert split.holders == {"job-0": 2, "job-1": 1}, "the shares stay even"
+    assert not world.at_default()
+    assert max(split.default_s.values()) < TTL_S
+    assert epochs(split, 0) == begun, "its holder stopped first"
+    first = split.members[1][0]
+    assert [job.view.policy.name for job in first.boards[-1].jobs] == ["job-1"]
+
+    def obeyed(op: str, **words: str) -> Done:
+        return asyncio.run(first.reconciler.commands.execute(Order(op, by="alice", **words)))
+
+    done = obeyed("pause", job="job-0")
+    assert (done.refused, done.jobs) == ("", ("job-0",))
+    split.run(3)
+    assert world.at_default()
+    assert obeyed("pause", job="other").refused == "unknown"
+    assert not obeyed("resume", job="job-0").refused
     split.run(60)
-    assert split.holders == {"job-0": 2, "job-1": 1}
-    assert max(split.default_s.values()) <= most_s
-    split.cut(1)
-    split.cut(2)
-    split.run(120)
-    assert split.holders == {"job-0": 2, "job-1": 1}, "what is reached stays"
-    watched = [address for *_, seat in split.members.values() for address in seat.needed or ()]
-    assert set(watched) == set(split.world.agents), "every agent has a stream"
-    assert len(watched) < 2 * len(split.world.agents), "not every agent has two"
-    split.cut(1, 0, 1)  # none: the other has both
-    split.run(60)
-    assert split.holders == {"job-0": 2, "job-1": 2}
-    assert max(split.default_s.values()) <= most_s
+    assert not world.at_default()
+    assert obeyed("adopt", node="n1").refused, "by the leader alone"
     assert not split.masters
 
 
-def test_jobs_of_a_lost_controller_are_found_by_their_reports(split: Split) -> None:
-    split.live.discard(1)
-    split.run(60)
+def test_a_controller_that_is_gone_commands_nothing_that_another_has_taken(split: Split) -> None:
+    """Frozen: its session has ended, and it does not know."""
+    world = split.world.worlds[0]
+    split.live, split.frozen, split.unaware = {2}, {1}, {1}
+    split.run(10)
     assert set(split.holders.values()) == {2}
-    assert max(split.default_s.values()) <= TTL_S + LOST_S
-    assert not split.masters
+    assert not world.at_default()
+    assert split.default_s["job-0"] < TTL_S
+    split.frozen, before = set(), len(world.history)
+    split.run(20)  # it wakes, and nothing but the agents stops it
+    assert not world.at_default()
+    clocks = {tuple(one.values()) for _, _, one in world.history[before:]}
+    assert (world.sku.clock_max_mhz,) * world.stages not in clocks
+    newest = split.store.epoch()
+    assert any(call.op == "renew" for call in world.calls if call.epoch < newest), "it tried"
+    assert epochs(split, 0) == {newest}
 
 
 def test_a_job_whose_row_was_gone_has_one_master_when_it_is_back(split: Split) -> None:
@@ -458,32 +332,30 @@ def test_a_job_whose_row_was_gone_has_one_master_when_it_is_back(split: Split) -
     assert not split.masters
 
 
-def test_agents_that_no_controller_reaches_move_no_job_for_long(split: Split) -> None:
+def test_a_job_comes_back_where_agents_are_reached_again_and_its_controller_is_gone(
+    split: Split,
+) -> None:
     split.cut(1, 0)
     split.cut(2, 0)
-    split.run(60)
-    held = dict(split.holders)
-    split.run(60)
-    assert split.holders == held
-    assert split.world.worlds[0].at_default(), "leases run out"
-    split.cut(1)
-    split.cut(2)
     split.run(40)
-    assert not any(world.at_default() for world in split.world.worlds)
-    assert not split.masters
-
-
-def test_a_controller_without_the_database_commands_nothing_it_reaches_alone(split: Split) -> None:
-    """The database is reached by one, and the agents of the other's job only by the other."""
-    split.cut(2, 0)
+    held = dict(split.holders)
+    split.run(20)
+    assert split.holders == held, "what nobody reaches does not move for long"
+    assert split.world.worlds[0].at_default(), "leases run out"
+    split.cut(1)  # the one that has the database does not reach the agents, and the other way
     split.live.discard(1)
-    split.run(60)
+    split.run(40)
     assert set(split.holders.values()) == {2}
     assert split.world.worlds[0].at_default()
     assert not split.masters
     split.members[1][2].told.append("job-0")
     split.run(1)
     assert split.masters == ["job-0"], "one command more would be found"
+    split.masters.clear()
+    split.cut(2)
+    split.run(40)
+    assert not any(world.at_default() for world in split.world.worlds), "found by its reports"
+    assert not split.masters
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Long computations: beside the passes, one at a time, newest question only."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -90,50 +89,6 @@ def test_a_task_that_fails_is_reported_once_and_holds_up_no_other() -> None:
         await studies.stop()
 
     asyncio.run(go())
-
-
-def test_the_newest_question_of_a_key_is_the_one_answered() -> None:
-    got: list[str] = []
-    gate = threading.Event()
-
-    def slow() -> str:
-        gate.wait(WAIT_S)
-        return "old"
-
-    async def body(studies: BackgroundTasks) -> None:
-        studies.want(("topic", "job"), slow, got.append)
-        await asyncio.sleep(0.05)
-        studies.want(("topic", "job"), lambda: "new", got.append)
-        gate.set()
-        await settled(lambda: got == ["new"])
-        assert not studies.pending(("topic", "job"))
-
-    run(body)
-
-
-def test_one_at_a_time_and_a_job_that_left_is_dropped() -> None:
-    running: list[int] = []
-    most: list[int] = []
-    got: list[str] = []
-
-    def work(name: str) -> Callable[[], str]:
-        def counted() -> str:
-            running.append(1)
-            most.append(len(running))
-            running.pop()
-            return name
-
-        return counted
-
-    async def body(studies: BackgroundTasks) -> None:
-        for name in ("a", "b", "c"):
-            studies.want(("topic", name), work(name), got.append)
-        studies.keep_only({"a", "c"})
-        await settled(lambda: len(got) == 2)
-        assert sorted(got) == ["a", "c"]
-        assert max(most) == 1
-
-    run(body)
 
 
 def costs() -> Costs:

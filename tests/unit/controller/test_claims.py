@@ -175,12 +175,15 @@ def test_a_command_that_is_older_than_the_group_is_sent_once_more() -> None:
     assert agent.sent == [7, 7]
 
 
-def test_without_a_proof_nothing_is_sent_again() -> None:
+def test_without_a_proof_nothing_is_sent() -> None:
     for proven, sent in (([True, False], [5]), ([False, False], [])):
         agent = Agent(epoch=6)
         fleet = _fleet(agent, Claims(5, GROUP), 6, proven)
         [result] = asyncio.run(fleet.apply("n1:1", COMMAND))
         assert (agent.sent, result.accepted) == (sent, False)
+    asyncio.run(fleet.renew("n1:1", 5, "a", 1, 1.0))
+    asyncio.run(fleet.clear("n1:1", 5, "a", [], "because"))
+    assert not agent.sent
 
 
 def test_an_epoch_that_no_check_confirms_is_of_another_group() -> None:

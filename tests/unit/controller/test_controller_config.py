@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_controller import main
+from joulecut_controller import main, process
 from joulecut_controller.config import read
 from joulecut_controller.sources.agents import (
     AgentsByName,
@@ -137,6 +137,16 @@ def test_a_source_that_cannot_be_asked_is_one_line(
 ) -> None:
     with pytest.raises(BadInput, match=re.escape(expected)):
         read(write(tmp_path, text))
+
+
+def test_a_controller_waits_for_its_first_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = tmp_path / "agents.txt"
+    waits = iter(["", "# none yet\n", "127.0.0.1:9431\n"])
+    monkeypatch.setattr(process.time, "sleep", lambda _: listed.write_text(next(waits)))
+    assert process._first_agents(FileOfAgents(listed, encrypted=False)) == ("127.0.0.1:9431",)
+    assert capsys.readouterr().err.count("waiting for agents") == 2  # absent, then empty
 
 
 def test_links_are_addresses_a_browser_may_follow(tmp_path: Path) -> None:

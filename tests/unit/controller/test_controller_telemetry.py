@@ -88,13 +88,6 @@ def test_of_a_page_without_tls_no_certificate_is_shown() -> None:
     assert shown.value("joulecut_certificate_expires_timestamp_seconds", use="grpc") is None
 
 
-def test_the_power_budget_is_shown_where_there_is_one() -> None:
-    limited = Shown(replace(boards.board(), budget=Shares(limit_w=6000.0, power_w=5800.0)))
-    assert limited.value("joulecut_power_budget_watts") == 6000.0
-    assert limited.value("joulecut_power_budget_expected_watts") == 5800.0
-    assert Shown(boards.board()).value("joulecut_power_budget_watts") is None
-
-
 def test_bloat_that_is_not_computed_yet_is_not_shown_as_none() -> None:
     board = boards.board()
     (job,) = board.jobs

@@ -183,17 +183,6 @@ def test_a_clock_that_something_else_lowers_is_nobodys_lock(words: dict[str, obj
     assert measured.at_default
 
 
-def test_our_own_lease_is_not_somebody_elses() -> None:
-    job = Job()
-    job.looks(20)
-    job.lease_mhz = LOCKED_MHZ
-    assert job.looks(10).external_lock == ""
-    job.lease_mhz = 0
-    measured = job.looks(20)
-    assert measured.external_lock == ""
-    assert measured.at_default
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_our_own_power_limit_is_no_lock_and_its_end_takes_no_baseline(*, first: bool) -> None:
     """The draw is below the limit for moments, and the driver's reason flickers."""

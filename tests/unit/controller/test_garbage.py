@@ -1,4 +1,4 @@
-"""When everything that lives is looked through: never by itself, and always in the end."""
+"""Garbage of a controller goes in the end, whatever was frozen."""
 
 import gc
 import weakref
@@ -33,46 +33,12 @@ def _own_rules() -> Iterator[None]:
     gc.freeze()  # as in `conftest`: collections of later tests skip what exists by now
 
 
-@pytest.fixture
-def full() -> Iterator[list[int]]:
-    """Grows by one with each full collection."""
-    seen: list[int] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
-            seen.append(info["collected"])
-
-    gc.callbacks.append(note)
-    yield seen
-    gc.callbacks.remove(note)
-
-
 def old_knot() -> "weakref.ref[Knot]":
     """A knot that lived through its youth and was dropped then."""
     knot = Knot()
     gc.collect(1)
     gc.collect(1)
     return weakref.ref(knot)
-
-
-def test_however_much_lives_nothing_looks_through_it_by_itself(full: list[int]) -> None:
-    many = [[number] for number in range(1000)]
-    Host().sweeper.settle()
-    del full[:]
-    kept = [[one] for one in many for _ in range(300)]  # the interpreter's own rule does: below
-    assert full == []
-    gc.set_threshold(*gc.get_threshold()[:2], 10)
-    again = [[one] for one in many for _ in range(300)]
-    assert full
-    assert len(kept) == len(again)
-
-
-def test_young_garbage_goes_as_ever() -> None:
-    Host().sweeper.settle()
-    knot = weakref.ref(Knot())
-    kept = [[number] for number in range(2 * gc.get_threshold()[0])]
-    assert knot() is None
-    assert kept
 
 
 def test_old_garbage_goes_when_it_is_time() -> None:

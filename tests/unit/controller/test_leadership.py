@@ -2,26 +2,21 @@
 
 import asyncio
 import math
-import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.config import Config
-from joulecut_controller.election.fenced_fleet import NOT_SENT, FencedFleet
 from joulecut_controller.election.leader_lock import COMMAND_S, Timing, file_lock_timing, timing
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import FleetState
 from joulecut_controller.service_context import ServiceContext
 from joulecut_controller.term import lead_term
 from joulecut_wire.errors import BadInput, Unavailable
-from joulecut_wire.messages import Command, Result
 
 TIMING = Timing(check_s=0.0, hold_s=8.0, timeout_s=1.0)
 
@@ -224,50 +219,6 @@ def test_a_lock_is_checked_while_its_term_begins() -> None:
     assert server.holder is None, "it was released"
 
 
-@dataclass
-class CountingFleet:
-    """Implements `ports.Fleet`; counts what was sent."""
-
-    sent: int = 0
-
-    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
-        return FleetState((), ())
-
-    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
-        self.sent += 1
-        return ()
-
-    async def renew(self, *_: object) -> tuple[Result, ...]:
-        self.sent += 1
-        return ()
-
-    async def clear(self, *_: object) -> tuple[Result, ...]:
-        self.sent += 1
-        return ()
-
-
-def test_commands_are_sent_only_while_leadership_is_proven() -> None:
-    proven = threading.Event()
-    inner = CountingFleet()
-    fleet = FencedFleet(inner, proven.is_set, 7)
-    command = Command(epoch=1, job="j", generation=1, ttl_s=1.0, settings=(), reason="")
-
-    async def all_three() -> list[tuple[Result, ...]]:
-        return [
-            await fleet.apply("a:1", command),
-            await fleet.renew("a:1", 1, "j", 1, 1.0),
-            await fleet.clear("a:1", 1, "j", ["GPU-0"], "because"),
-        ]
-
-    for results in asyncio.run(all_three()):
-        assert [(result.accepted, result.reason) for result in results] == [(False, NOT_SENT)]
-    assert inner.sent == 0
-    proven.set()
-    asyncio.run(all_three())
-    assert inner.sent == 3
-    assert fleet.observe(0.0) == FleetState((), ())
-
-
 @given(
     check_s=st.none() | st.floats(0.1, 30.0),
     hold_s=st.none() | st.floats(3.5, 300.0),
@@ -291,22 +242,3 @@ def test_defaults_fit_every_lease() -> None:
     for renewal_s in (0.17, 0.5, 5.0, 1200.0):
         assert timing(None, None, None, renewal_s=renewal_s).hold_s == 8.0
     assert file_lock_timing(None).lead_s == math.inf
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            (None, 5.0, None),
-            "leader.hold_s: 5 s is too short for two checks of the leader lock",
-        ),
-        ((5.0, None, None), "at least 2 x leader.check_s + store.timeout_s + 3 s: 15 s"),
-        ((None, None, 6.0), "store.timeout_s: 6 s is longer than a heartbeat may be late; allowed"),
-    ],
-)
-def test_what_cannot_be_kept_names_its_keys(
-    given: tuple[float | None, float | None, float | None], said: str
-) -> None:
-    with pytest.raises(BadInput) as caught:
-        timing(*given, renewal_s=5.0)
-    assert said in str(caught.value)

@@ -33,15 +33,6 @@ def reported(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedRep
     ]
 
 
-def test_the_hook_says_who_works_what() -> None:
-    placements = Placements()
-    placements.note("job", reported(("G1", 0), ("G0", 1)), gpus())
-    placement = placements.placement(POLICY, gpus(), 10.5)
-    assert placement.stages == (("G1",), ("G0",))
-    assert not placement.complaint
-    assert placement.report_age_s == 0.5
-
-
 def test_siblings_share_a_stage() -> None:
     placements = Placements()
     placements.note("job", reported(("G1", 0), ("G0", 0), ("G2", 1), ("G3", 1)), gpus())

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from job_states import changed
 from planning import (
     Unanswered,
-    at_default,
     case_of,
     costs_of,
     decided,
@@ -30,8 +28,8 @@ from joulecut_controller.plan.solver_cache import Question, SolverCache
 from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.graph.pipeline import Granularity, Profile
-from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Problem, Solution
+from joulecut_engine.graph.pipeline import Profile
+from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 from joulecut_engine.optimize.solver import Solver
 
 WORLD = World(stages=3, microbatches=9)
@@ -50,10 +48,6 @@ def inputs(
     asked = seen(WORLD, slowdown, peer_iteration_time_s=peer_s)
     asked = with_baseline(asked, costs_of(asked, view, ESTIMATOR), model_ratio)
     return case_of(replace(asked, **job), view)
-
-
-def fastest_s(costs: Costs) -> float:
-    return at_default(costs).iteration_time_s
 
 
 def planned(asked: PlanningInput, state: PlannerState | None = None) -> Decision:
@@ -203,61 +197,6 @@ def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
     assert all(a >= b for a, b in zip(higher.state.clocks, held.clocks, strict=True))
 
 
-def test_a_question_is_asked_once_whatever_the_mode() -> None:
-    """A recommended plan is computed already when the job is enforced, though its baseline has
-    moved by less than is known of it.
-    """
-    asked: list[Goal] = []
-
-    class Counting:
-        def __init__(
-            self, problem: Problem, granularity: Granularity, limits: ChangeLimits
-        ) -> None:
-            self._solver = Solver(problem, granularity, limits)
-            self.fastest_s = self._solver.fastest_s
-
-        def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
-            asked.append(goal)
-            return self._solver.solve(goal, hints)
-
-    solver = SolverCache(Counting)
-    state = PlannerState()
-    for pass_number in range(6):
-        looked = replace(inputs(), mode="recommend" if pass_number < 3 else "enforce")
-        baseline = looked.job.measured.baseline
-        moved = replace(baseline, time_mean_s=baseline.time_mean_s * (1.0 + 1e-6 * pass_number))
-        looked = replace(looked, job=changed(looked.job, baseline=moved))
-        state = decided(looked, state, ESTIMATOR, solver).state
-    assert len(asked) == 1
-
-
-def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
-    costs = planned(inputs()).state.costs
-    assert costs is not None
-    solver = SolverCache(Solver, kept=3)
-    for percent in range(6):
-        solver.ask(Question(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu"))
-    assert len(solver._answers) == 3
-    assert isinstance(solver.ask(Question(costs, Goal(1e-6), "gpu")), Infeasible)
-
-
-def test_costs_hold_still_against_noise_and_move_with_news() -> None:
-    estimator = OnlineEstimator({WORLD.job: WORLD.profile()})
-    asked = inputs()
-    first = price(asked.job, asked.view.gpus, estimator, 0.0)
-    assert isinstance(first, Costs)
-    subject = Subject(WORLD.job, WORLD.uuids[0], 0, "forward")
-    clock = WORLD.sku.clock_max_mhz
-    time_s = first.table[0, "forward"][clock].time_s
-    estimator.learn((Sample(subject, clock, time_s * 1.0005, None, 20.0),))
-    assert price(asked.job, asked.view.gpus, estimator, 0.0, held=first) is first
-    estimator.learn((Sample(subject, clock, time_s * 1.05, None, 50.0),))
-    moved = price(asked.job, asked.view.gpus, estimator, 0.0, held=first)
-    assert isinstance(moved, Costs)
-    assert moved is not first
-    assert moved.digest != first.digest
-
-
 @pytest.mark.parametrize("now_mhz", [0, 1365, 1320])
 def test_a_predicted_profile_begins_at_the_default_clock_that_was_measured(now_mhz: int) -> None:
     """The GPUs were seen at 1410 MHz before they worked, and ran at 1365 when it was predicted."""
@@ -328,29 +267,20 @@ def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> N
     assert option.energy_j == pytest.approx(sum(energies) / 2)
 
 
-def test_costs_go_with_the_profile_that_they_are_of() -> None:
-    asked = inputs()
-    made = planned(asked)
-    assert made.state.costs is not None
-    policy = replace(asked.job.policy, profile=None)
-    gone = planned(replace(asked, job=replace(asked.job, policy=policy)), made.state)
-    assert (gone.verdict, gone.topic, gone.state.costs) == ("default", "profile", None)
-
-
 class Slow(SolverCache):
-    """Answers for one clock per GPU, or with `gpu`; what changes within an iteration is computed
-    for ever, or has this answer.
+    """Answers for one clock per GPU; what changes within an iteration is computed for ever, or has
+    this answer.
     """
 
-    def __init__(self, changes: Infeasible | None = None, gpu: Infeasible | None = None) -> None:
+    def __init__(self, changes: Infeasible | None = None) -> None:
         super().__init__(Solver)
-        self._changes, self._gpu = changes, gpu
+        self._changes = changes
         self.asked: list[Question] = []
 
     def ask(self, question: Question) -> Solution | Infeasible:
         self.asked.append(question)
         if question.granularity != "changes":
-            return self._gpu or super().ask(question)
+            return super().ask(question)
         if self._changes is None:
             raise Unanswered
         return self._changes
@@ -393,13 +323,6 @@ def test_a_first_answer_gives_way_to_the_finer_one_after_the_dwell() -> None:
     view = replace(asked.view, now_s=asked.view.now_s + asked.job.policy.clocks.min_dwell_s)
     later = decided(replace(asked, view=view), soon.state, TIMED, solver)
     assert draft(later)[0].granularity == "changes"
-
-
-def test_without_a_first_answer_the_finer_plan_is_waited_for() -> None:
-    solver = Slow(gpu=Infeasible(1.0, 2.0))
-    with pytest.raises(Unanswered):
-        decided(timed(0.05), PlannerState(), TIMED, solver)
-    assert [one.granularity for one in solver.asked] == ["changes", "gpu", "changes"]
 
 
 def test_changes_that_come_late_fall_back_to_one_clock_per_gpu() -> None:

@@ -7,15 +7,6 @@ import pytest
 from joulecut_controller.solver_warmup import SolverWarmup
 
 
-def test_a_plan_waits_until_the_solver_is_ready() -> None:
-    seen: list[str] = []
-    warming = SolverWarmup(stored=lambda: True, load=lambda: seen.append(warming.wait))
-    assert "compiled" in warming.wait
-    asyncio.run(warming.run())
-    assert "compiled" in seen[0]
-    assert warming.wait == ""
-
-
 def test_a_failure_leaves_the_solver_to_itself() -> None:
     def fail() -> None:
         raise OSError("disk full")

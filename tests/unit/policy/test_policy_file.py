@@ -38,11 +38,6 @@ def _settle(file: Path) -> None:
         time.sleep(0.05)
 
 
-def test_profiles_are_found_beside_the_policy(file: Path, tmp_path: Path) -> None:
-    profile = load(file).jobs[0].profile
-    assert profile.source == str(tmp_path / "sub/p.csv")
-
-
 def test_the_newest_policy_is_the_one_before_until_it_changes(file: Path) -> None:
     source = PolicyFile(file)
     before = source.load()
@@ -64,14 +59,6 @@ def test_a_change_of_the_policy_is_seen_and_loaded(file: Path) -> None:
     assert after.jobs[0].slo.max_slowdown == pytest.approx(0.03)
     assert after.digest != before.digest
     assert not source.changed()
-
-
-def test_a_change_of_a_profile_is_a_change_of_the_policy(file: Path) -> None:
-    source = PolicyFile(file)
-    before = source.load()
-    (file.parent / "sub/p.csv").write_text(PROFILE.replace("0.05", "0.06"))
-    assert source.changed()
-    assert source.load().digest != before.digest
 
 
 def test_a_touched_file_is_no_change(file: Path) -> None:
@@ -121,17 +108,6 @@ def test_a_broken_file_is_news_once(file: Path) -> None:
     file.write_text(POLICY)
     assert source.changed()
     assert source.load().jobs[0].slo.max_slowdown == pytest.approx(0.02)
-
-
-def test_a_profile_that_appears_is_a_change(file: Path) -> None:
-    (file.parent / "sub/p.csv").unlink()
-    source = PolicyFile(file)
-    with pytest.raises(BadInput, match=r"policy.yaml:6: jobs\[0\].pipeline.profile: .*p.csv"):
-        source.load()
-    assert not source.changed()
-    (file.parent / "sub/p.csv").write_text(PROFILE)
-    assert source.changed()
-    source.load()
 
 
 def test_a_profile_named_twice_is_read_once(file: Path) -> None:

@@ -3,37 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from joulecut_controller.policy.gpu_reference import references
 from joulecut_controller.policy.policy import GpuRef
 from joulecut_wire import quantity
 from joulecut_wire.quantity import Fault
-
-ANYTHING = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.text(max_size=20),
-    st.binary(max_size=5),
-    st.lists(st.integers(), max_size=2),
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-    st.dates(),
-    st.integers(10**300, 10**400),
-)
-
-READERS = {
-    "duration": quantity.duration(above_zero=True),
-    "percentage": quantity.percentage(100.0),
-    "number": quantity.number(0.0, 10.0),
-    "whole": quantity.whole(0, 10),
-    "choice": quantity.choice("off", "on"),
-    "name": quantity.name("[a-z]+", 5, "letters"),
-    "text": quantity.text(5, "text"),
-    "references": references,
-}
 
 
 @pytest.mark.parametrize(
@@ -119,13 +93,3 @@ def test_what_names_no_gpu(written: object) -> None:
     with pytest.raises(Fault) as caught:
         references(written)
     assert caught.value.allowed
-
-
-@pytest.mark.parametrize("reader", READERS)
-@given(value=ANYTHING)
-def test_whatever_yaml_makes_of_a_word_gives_a_value_or_a_fault(reader: str, value: object) -> None:
-    try:
-        READERS[reader](value)
-    except Fault as fault:
-        assert fault.what
-        assert fault.allowed
