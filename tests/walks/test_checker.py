@@ -1,9 +1,8 @@
-"""The judge of walks is judged: it passes a good log, and finds each planted violation.
+"""The judge of walks is judged: it passes a good log, and finds each planted violation."""
 
-It is run as in a walk: a process of its own that reads a log and a contract from disk.
-"""
-
+import contextlib
 import copy
+import io
 import json
 import runpy
 import subprocess
@@ -18,7 +17,8 @@ from hypothesis import strategies as st
 
 CHECKER = Path(__file__).with_name("checker.py")
 KEEPER, FOREIGN, AGENT = 100, 1, 200
-TRACEBACK = runpy.run_path(str(CHECKER))["TRACEBACK"]
+JUDGE = runpy.run_path(str(CHECKER))
+TRACEBACK = JUDGE["TRACEBACK"]
 LOCK, RESET = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
 LIMIT = "nvmlDeviceSetPowerManagementLimit"
 TTL_S = 1.0
@@ -75,14 +75,10 @@ def good() -> Log:
 def judged(folder: Path, log: Log, **contract: Any) -> list[str]:
     (folder / "log").write_text("".join(json.dumps(event) + "\n" for event in log))
     (folder / "contract").write_text(json.dumps({**CONTRACT, **contract}))
-    done = subprocess.run(
-        [sys.executable, "-I", str(CHECKER), str(folder / "log"), str(folder / "contract")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = [json.loads(line)["what"] for line in done.stdout.splitlines()]
-    assert (done.returncode, done.stderr) == (bool(found), "")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = JUDGE["main"]([str(folder / "log"), str(folder / "contract")])
+    found = [json.loads(line)["what"] for line in said.getvalue().splitlines()]
+    assert code == bool(found)
     return found
 
 
@@ -187,7 +183,10 @@ BAD: dict[str, tuple[str, Callable[[Log], Log]]] = {
 
 
 def test_a_good_log_passes(tmp_path: Path) -> None:
+    """Also in a process of its own on the standard library alone, as walks run it."""
     assert judged(tmp_path, good()) == []
+    words = [sys.executable, "-I", str(CHECKER), str(tmp_path / "log"), str(tmp_path / "contract")]
+    assert subprocess.check_output(words, stderr=subprocess.STDOUT) == b""
 
 
 @pytest.mark.parametrize("name", BAD)

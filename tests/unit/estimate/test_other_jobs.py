@@ -86,8 +86,7 @@ def shown_by(ratios, time, power, card: str = CARD, name: str = "job") -> KnownJ
     return measured(name, counters, ratios, time, power, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ)
 
 
-@pytest.mark.parametrize("knee_ratio", [0.55, 0.8])
-@pytest.mark.parametrize("slope_per_ghz", [0.3, 1.1])
+@pytest.mark.parametrize(("knee_ratio", "slope_per_ghz"), [(0.55, 1.1), (0.8, 0.3)])
 def test_jobs_of_a_card_share_its_voltage_curve_and_keep_shares_of_their_own(
     knee_ratio: float, slope_per_ghz: float
 ) -> None:

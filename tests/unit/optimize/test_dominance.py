@@ -112,7 +112,7 @@ def test_with_enough_changes_no_rule_saves_more_at_full_speed(card: str) -> None
     """An EnvPipe-like rule, which changes clocks nearly as often as there are operations, saved
     more on an H200 than as many changes did. So did clocks per operation."""
     job = jobfile.read(CARDS / f"{card}.yaml")
-    problem = build(replace(job.pipeline, microbatches=8), job.profile, job.blocking_power_w)
+    problem = build(replace(job.pipeline, microbatches=5), job.profile, job.blocking_power_w)
     goal, limits = Goal(baseline(problem).iteration_time_s), ChangeLimits(16)
     plan = solve(problem, goal, "changes", limits=limits)
     assert check(problem, goal, plan) == ()

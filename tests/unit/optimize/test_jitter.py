@@ -84,7 +84,7 @@ def test_one_gpu_is_slow_for_all_its_operations() -> None:
 
 
 @pytest.mark.parametrize("granularity", ["computation", "gpu"])
-@pytest.mark.parametrize("slowdown", [0.0, 0.03, 0.1])
+@pytest.mark.parametrize("slowdown", [0.0, 0.03])
 @pytest.mark.parametrize("statistic", ["p95", "mean"])
 def test_a_plan_with_margin_keeps_its_deadline(
     granularity: Granularity, slowdown: float, statistic: Statistic

@@ -98,7 +98,7 @@ def bound(problem: Problem, goal: Goal) -> float:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-@pytest.mark.parametrize("factor", [1.0, 1.01, 1.02, 1.1])
+@pytest.mark.parametrize("factor", [1.0, 1.02])
 def test_costs_that_cancel_are_no_reason_to_stop_short(factor: float, waits: bool) -> None:
     """Beyond waiting these cost -4 J and 4 J: their sum says nothing of what is at stake."""
     forward = (ClockOption(1000, 0.03, 0.5), ClockOption(1015, 0.25, 3.5))
@@ -191,8 +191,10 @@ def test_it_stays_below_the_linear_program_and_near_it(
     assert expected - 1e-4 * scale <= found <= expected + 1e-9 * scale
 
 
-@pytest.mark.parametrize("name", ["simulated a100", "simulated a40"])
-@pytest.mark.parametrize("slowdown", [0.0, 0.013, 0.1, 0.3])
+@pytest.mark.parametrize(
+    ("name", "slowdown"),
+    [("simulated a40", 0.0), ("simulated a100", 0.013), ("simulated a40", 0.3)],
+)
 def test_it_equals_the_linear_program_on_simulated_profiles(name: str, slowdown: float) -> None:
     problem = pipelines.profiled(name, microbatches=12)
     goal = Goal(Computation(problem).fastest_s * (1 + slowdown))
