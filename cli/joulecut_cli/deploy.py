@@ -15,12 +15,12 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 IGNORED = shutil.ignore_patterns("__pycache__", "queries.py", "tests")
 # The folder of each, and the next command.
 KINDS = {
-    "systemd": ("deploy/systemd", "{dir}/install"),
+    "systemd": ("deploy/systemd", "{dir}/install --package WHEEL"),
     "helm": ("deploy/helm/joulecut", "helm install joulecut {dir} -n joulecut"),
     "kustomize": ("deploy/kubernetes", "kubectl apply -k {dir}/overlays/metrics-only"),
     "slurm": (
         "deploy/slurm",
-        "install -D -m 755 {dir}/prolog.d/50-joulecut.sh /etc/slurm/prolog.d",
+        "cp -r {dir}/prolog.d {dir}/epilog.d /etc/slurm; slurm.conf as docs/slurm.md says",
     ),
     "grafana": ("grafana", "prometheus --config.file={dir}/prometheus.yaml"),
 }

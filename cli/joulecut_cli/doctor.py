@@ -155,7 +155,7 @@ def _placed(job: Json) -> Step:
         mend = "pipeline: {schedule: 1f1b, stages: 1, microbatches: 1} in its entry; stages above 1"
         return Step("stages", False, "no pipeline in the policy", f"{mend} for a pipeline")
     stages = {row["stage"] for row in job["gpus"]}
-    return Step("stages", True, f"{len(job['gpus'])} GPUs in {len(stages)} stages")
+    return Step("stages", True, f"{len(job['gpus'])} GPUs, stages: {len(stages)}")
 
 
 def _controllable(job: Json, board: Json) -> Step:
@@ -171,7 +171,10 @@ def _controllable(job: Json, board: Json) -> Step:
         f"{len(fixed)} of {len(mine)} GPUs may not: {first['node']}/{first['index']}: "
         f"{first['why_not_controllable']}"
     )
-    return Step("control", False, found, f"on {first['node']}: systemctl status joulecut-keeper")
+    mend = f"on {first['node']}: systemctl status joulecut-keeper"
+    if first["why_not_controllable"] == "no keeper":
+        mend = f"`keeper: none` in the agent.yaml of {first['node']} only measures (docs/agent.md)"
+    return Step("control", False, found, mend)
 
 
 def _measured(job: Json) -> Step:

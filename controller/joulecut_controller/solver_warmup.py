@@ -13,7 +13,7 @@ from joulecut_engine.optimize.compiled import kept
 from joulecut_engine.optimize.warmup import warm_up
 
 MODULE = "joulecut_engine.optimize.warmup"
-WAIT = "the solver is being compiled, once after an install: no plan yet"
+WAIT = "the solver is being loaded, and once after an install compiled: no plan yet"
 
 
 class SolverWarmup:

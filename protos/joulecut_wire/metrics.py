@@ -128,6 +128,7 @@ JOB_SOLVER_WAIT = _gauge("job_solver_wait_seconds", ("workload",), "How long a j
 PLAN_GENERATION = _gauge("plan_generation", ("workload", "state"), "Number of the job's newest plan, by its state: enforced, recommended (no command is sent) or refused (by the guard).")
 PLAN_GAP = _gauge("plan_gap_ratio", ("workload", "state"), "Energy of the plan over its lower bound, minus 1.")
 PLAN_SAVED = _gauge("plan_saved_ratio", ("workload", "state", "bound"), "Share of energy that the newest plan saves against default clocks, predicted. Bound mid, or low and high of its 90 % band where it has one. Absent where it changes no clock.")
+JOB_WORTH = _gauge("job_worth_per_gpu_hour", ("workload", "basis", "currency"), "What a job's plan saves in an hour of a GPU, less the time that it costs, at the prices of the policy. Basis measured (of hold-outs), else predicted. Absent without these prices.")
 PLAN_CLOCK = _gauge("plan_clock_hertz", ("workload", "uuid", "state"), "Clock of a GPU in the newest plan, by the plan's state.")
 PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
 PREDICT_ERROR = _gauge("predict_error_ratio", ("workload", "target"), "Mean absolute relative error of predictions: target time or power.")

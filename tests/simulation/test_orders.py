@@ -45,7 +45,7 @@ def test_a_pause_gives_back_at_once_and_holds_through_a_restart(
     assert world.at_default()
     assert len(world.sent("apply")) == sent
     done = obeyed(again, Order("resume", job="demo", by="bob"))
-    assert done.sentence == "demo is controlled again"
+    assert done.sentence == "the hold of demo ended"
     again.run(40, until=lambda: not world.at_default())
     assert not world.at_default()
 

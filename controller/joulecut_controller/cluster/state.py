@@ -57,7 +57,7 @@ def _awaits_plan(job: JobBoard) -> bool:
 
 def rate_source(job: JobBoard) -> str:
     """The source of the job's iterations; empty without one."""
-    if job.timing is not None:
+    if job.timing is not None and job.view.policy.rate is None:
         return job.timing.source
     reports = math.isfinite(job.view.placement.report_age_s)
     return job.view.placement.source or "report" if reports else ""

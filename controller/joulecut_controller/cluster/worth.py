@@ -27,6 +27,11 @@ class JobWorth:
     above: float | None
 
     @property
+    def basis(self) -> str:
+        """What the figures rest on, in a word."""
+        return "measured" if self.measured else "predicted"
+
+    @property
     def warning(self) -> str:
         """Both numbers; empty where the limit pays."""
         return "" if self.above is None else self.slo.loses_text(f"{100.0 * self.above:.2f} %")
@@ -76,7 +81,7 @@ def worth_json(found: JobWorth | None) -> Json | None:
     if found is None:
         return None
     return {
-        "basis": "measured" if found.measured else "predicted",
+        "basis": found.basis,
         "plan": found.plan.as_json(),
         "least_cost": found.least_cost and found.least_cost.as_json(),
         "prices": asdict(found.prices)

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.metrics.job_metrics import SAMPLES, Row, rows, saved_j
 from joulecut_controller.reconcile.loop_metrics import BUCKETS_S, Histogram, LoopMetrics
 from joulecut_wire import metrics as m
@@ -53,6 +54,7 @@ class BoardCollector(Collector):
             jobs = board.jobs if board else ()
             for metric, samples in SAMPLES:
                 yield _family(metric, (row for job in jobs for row in rows(job, samples)))
+            yield _worth(board)
             yield self._savings(jobs)
 
     def _loop(self, meters: LoopMetrics) -> Iterator[Family]:
@@ -103,6 +105,19 @@ def _budget(board: Board | None) -> Iterator[Family]:
     ]
     yield _family(m.POWER_BUDGET_BEST_EFFORT, uncertain)
     yield _family(m.PRIOR_ERROR, [])
+
+
+def _worth(board: Board | None) -> Family:
+    """Of jobs whose prices are the site's own, not assumed ones."""
+    found = [(job, job_worth(job, board.policy)) for job in board.jobs] if board else []
+    return _family(
+        m.JOB_WORTH,
+        [
+            ((job.view.policy.name, one.basis, one.plan.currency), one.plan.net_per_gpu_hour)
+            for job, one in found
+            if one is not None and not one.prices.assumed
+        ],
+    )
 
 
 def _agents(board: Board | None) -> Iterator[Family]:

@@ -108,7 +108,7 @@ class Commands:
             if not ended and above:
                 text = f"{order.job} is held with all jobs: {above[0].sentence}"
                 return Done(text, "conflict")
-            said = f"{order.job} is controlled again" if ended else f"{order.job} was not held"
+            said = f"the hold of {order.job} ended" if ended else f"{order.job} was not held"
             if ended and above:
                 said = f"{order.job} stays held, as all jobs are: {above[0].sentence}"
             return Done(said, jobs=(order.job,))
@@ -160,7 +160,7 @@ class Commands:
         which = f"{_named(order)} {'paused' if kind == 'pause' else 'restored and paused'}"
         said = f"{which}: {count} GPU{'s' if count != 1 else ''} asked to reset to default clocks"
         if unanswered:
-            said += f"; not answered, their leases run out: {_some(unanswered)}"
+            said += f"; not reset, a lease there runs out: {_some(unanswered)}"
         return Done(said, jobs=jobs, gpus=count, unanswered=unanswered)
 
     def _jobs_of(self, order: Order) -> tuple[str, ...]:

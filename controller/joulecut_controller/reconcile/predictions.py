@@ -244,7 +244,7 @@ class Predictions:
             return ""
         if known.taught:
             return _erred(self._model, hashed(job.policy.name))
-        return rests_on(self._model) if known.made else ""
+        return rests_on(self._model).removeprefix(f"{SOURCE}: ") if known.made else ""
 
     def _teach(self, workload: str, taught: Sequence[KnownJob]) -> None:
         others = [one for one in self._known if one.workload != workload]
@@ -317,7 +317,10 @@ def prediction(
     careful = FromOtherJobs(works.works, sure, clocks, voltages)
     text = rests_on(model)
     if not works.detailed:
-        text += "; one clock for all GPUs, since the job reports its rate alone"
+        text += (
+            "; one clock for all GPUs, since the job reports its rate alone "
+            "(docs/integrations.md: how its stages and operations are shown)"
+        )
     return Prediction(works, careful, made, text)
 
 

@@ -45,6 +45,17 @@ def _profiled(board: Board) -> Board:
     return replace(board, view=replace(board.view, gpus=gpus))
 
 
+def _measured_only(board: Board) -> Board:
+    """Agents without a keeper, by their configuration."""
+    gpus = {
+        uuid: replace(
+            gpu, description=replace(gpu.description, controllable=False, reason="no keeper")
+        )
+        for uuid, gpu in board.view.gpus.items()
+    }
+    return replace(board, view=replace(board.view, gpus=gpus))
+
+
 def test_a_vendors_power_profile_is_named_and_nothing_is_missing() -> None:
     board = _profiled(boards.board())
     status, found = _doctor(board, "gpt3-175b")
@@ -73,6 +84,11 @@ def test_an_enforced_job_lacks_nothing() -> None:
             ),
             "agents",
             "on n9: systemctl status joulecut-agent",
+        ),
+        (
+            _measured_only(boards.board("recommend")),
+            "control",
+            "`keeper: none` in the agent.yaml of node1 only measures (docs/agent.md)",
         ),
         (_with_faults(boards.board()), "reports", "joulecut run --job gpt3-175b -- COMMAND"),
     ],

@@ -11,14 +11,16 @@ from job_states import changed
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
-from joulecut_controller.cluster.state import next_step, state_of
+from joulecut_controller.cluster.state import next_step, rate_source, state_of
 from joulecut_controller.cluster.summary import cluster_of, part_of
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.orders import Hold
 from joulecut_controller.policy.policy import Cost, Policy
+from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.view import NOT_REPORTED
+from joulecut_wire.messages import IterationTiming
 
 
 def with_job(board: Board, job: JobBoard) -> Board:
@@ -126,6 +128,15 @@ def test_a_limit_that_loses_money_is_noted_at_the_sites_own_prices() -> None:
     assert "max_slowdown 2 %" in text
     assert re.search(r"break-even of 0\.\d\d %", text)
     assert warned(short, 0.02) == warned(Policy(), 0.02) == warned(priced, 0.0) == []
+
+
+def test_a_rate_of_prometheus_is_the_source_also_where_a_log_shows_starts() -> None:
+    starts = IterationTiming("gpt3-175b", boards.uuid(0), "log", 1.0, 0.02, 59.0, 0.01)
+    job = replace(boards.job("recommend"), timing=starts)
+    assert rate_source(job) == "log"
+    asked = replace(job.view.policy, rate=RateQuery("rate(steps[1m])", 60.0))
+    view = changed(job.view, policy=asked, source="promql")
+    assert rate_source(replace(job, view=view)) == "promql"
 
 
 def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:

@@ -9,15 +9,18 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board, PowerLimits
+from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.metrics.collector import BoardCollector, CertificateCollector
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.slow_part import SlowPart
 from joulecut_controller.plan.traces import Delay
-from joulecut_controller.policy.policy import Slo
+from joulecut_controller.policy.policy import Cost, Policy, Slo
 from joulecut_controller.power.budget import Shares
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.trust.default_windows import Account, DefaultTime
 from joulecut_wire import metrics
+
+PRICED = Policy(cost=Cost(gpu_hour=2.0, kwh=0.1, currency="EUR"))
 
 
 class Shown:
@@ -69,6 +72,7 @@ def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
         replace(
             board,
             jobs=(held, advised),
+            policy=PRICED,
             budget=Shares(limit_w=6000.0, power_w=5800.0),
             power_limits=PowerLimits(budget_w=6000.0, in_force_w=5900.0, capacity_w=6000.0),
         )
@@ -80,6 +84,18 @@ def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
             continue  # registered, without series
         wanted = metric.full_name + ("_count" if metric.kind == "histogram" else "")
         assert wanted in names, wanted
+
+
+def test_the_worth_of_a_plan_is_shown_at_the_sites_own_prices_alone() -> None:
+    board = boards.board()
+    [job] = board.jobs
+    found = job_worth(job, PRICED)
+    assert found is not None
+    labels = {"workload": job.view.policy.name, "basis": found.basis, "currency": "EUR"}
+    shown = Shown(replace(board, policy=PRICED))
+    worth = shown.value("joulecut_job_worth_per_gpu_hour", **labels)
+    assert worth == found.plan.net_per_gpu_hour
+    assert Shown(board).families()["joulecut_job_worth_per_gpu_hour"].samples == []
 
 
 def test_of_a_page_without_tls_no_certificate_is_shown() -> None:

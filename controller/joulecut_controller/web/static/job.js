@@ -162,7 +162,7 @@ function statesOf(job) {
     if (money.warning) states.push(["Limit", money.warning]);
   }
   for (const { text, action } of (job.vetoes ?? []).slice(1)) {
-    states.push(["Also against a plan", `${text} (${action === "release" ? "the plan before is given up" : "the plan before comes back after it"})`]);
+    states.push(["Also against a plan", action === "release" ? text : `${text} (the plan before comes back after it)`]);
   }
   return states;
 }
