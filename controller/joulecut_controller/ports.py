@@ -3,7 +3,7 @@
 Adapters (`fleet`, `store`) implement these; they cannot import each other, nor make plans.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -146,8 +146,8 @@ class Store(Protocol):
 
     def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None: ...
 
-    def baseline(self, job: str, shape: str) -> StoredBaseline | None:
-        """The baseline measured for this job in this shape (pipeline, GPUs, profile)."""
+    def baselines(self, job: str) -> Mapping[str, StoredBaseline]:
+        """Those measured for this job, by shape (pipeline, GPUs, profile); the newest last."""
         ...
 
     def keep_learnt(self, name: str, content: str) -> None:

@@ -99,12 +99,12 @@ def test_baselines_belong_to_a_job_in_a_shape(reopen: Reopen) -> None:
     kept = StoredBaseline(Window(40, 6.125, 0.0625, None, 1.0 / 3.0), 1_700_000_000.25)
     unaged = StoredBaseline(Window(1, 1.0, 0.0, 2.0, 3.0))
     store.keep_baseline("job", "8 stages", unaged)
-    assert store.baseline("job", "8 stages") == unaged
+    assert store.baselines("job") == {"8 stages": unaged}
     store.keep_baseline("job", "8 stages", kept)
+    store.keep_baseline("job", "4 stages", unaged)
     store = reopen()
-    assert store.baseline("job", "8 stages") == kept
-    assert store.baseline("job", "4 stages") is None
-    assert store.baseline("other", "8 stages") is None
+    assert store.baselines("job") == {"8 stages": kept, "4 stages": unaged}
+    assert store.baselines("other") == {}
 
 
 def test_a_baseline_that_is_no_number_is_not_kept(reopen: Reopen) -> None:
@@ -112,7 +112,7 @@ def test_a_baseline_that_is_no_number_is_not_kept(reopen: Reopen) -> None:
     kept = StoredBaseline(Window(1, float("nan"), 0.0, None, None))
     with pytest.raises(ValueError, match="not finite"):
         store.keep_baseline("job", "shape", kept)
-    assert store.baseline("job", "shape") is None
+    assert store.baselines("job") == {}
 
 
 def test_records_are_told_apart_by_topic_job_and_time(reopen: Reopen) -> None:

@@ -76,7 +76,7 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert store.next_epoch(0) == 8
     assert store.events() == (event_of(3),)
     aged = BASELINE if version >= 6 else StoredBaseline(BASELINE.window)
-    assert store.baseline("job", "shape") == aged
+    assert store.baselines("job") == {"shape": aged}
     assert store.learnt("predictors") == ("kept" if version >= 3 else "")
     assert store.records("window") == ()
     store.keep_learnt("predictors", "second")

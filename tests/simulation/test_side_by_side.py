@@ -213,14 +213,22 @@ def test_news_of_a_job_do_not_wait_for_its_interval(store: DatabaseStore) -> Non
 
 
 class WaitsForTheLoop:
-    """A store each of whose writes about a plan ends only once the event loop has gone on."""
+    """A store each of whose writes about a plan ends only once the event loop has gone on. `held`:
+    what the thread of the event loop has called itself.
+    """
 
     def __init__(self, store: DatabaseStore) -> None:
         self._store, self.turns = store, threading.Semaphore(0)
         self.waited: list[bool] = []
+        self.held: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                self.held.append(name)
+            return getattr(self._store, name)(*args, **kwargs)
+
+        return called
 
     def _wait(self) -> None:
         while self.turns.acquire(blocking=False):
@@ -240,6 +248,7 @@ def test_no_heartbeat_waits_for_the_store(store: DatabaseStore) -> None:
     world = World()
     slow = WaitsForTheLoop(store)
     controller = Controller(world, cast("Store", slow), world.policy())
+    slow.held.clear()
 
     async def turn() -> None:
         while True:
@@ -261,3 +270,4 @@ def test_no_heartbeat_waits_for_the_store(store: DatabaseStore) -> None:
     assert not world.at_default()
     assert len(slow.waited) > 1
     assert all(slow.waited)
+    assert slow.held == []

@@ -9,6 +9,7 @@ from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.view import BaselineDrift
 
 BASELINE_STEP_RATIO = 0.002  # a mean that moved less plans the same clocks
+SHAPES_KEPT = 32  # of a job in memory: a job that moves every hour finds those of a day
 BASELINE_STEP_S = 300.0  # a new leader looks so much sooner at most
 
 
@@ -19,15 +20,19 @@ class BaselineRecord:
 
     def __init__(self, context: ReconcileContext, job: str) -> None:
         self._context, self._job = context, job
-        self._kept: tuple[str, StoredBaseline] | None = None  # with the shape of the job it is of
+        self._kept: dict[str, StoredBaseline] | None = None  # by shape
+
+    async def begin(self) -> None:
+        """Reads what an earlier controller measured. Raises Unavailable."""
+        if self._kept is None:
+            known = await in_thread(self._context.store.baselines, self._job)
+            self._kept = dict([*known.items()][-SHAPES_KEPT:])
 
     def recall(self, shape: str) -> Recalled | None:
-        """What an earlier controller measured in this shape. Raises Unavailable."""
-        store = self._context.store
-        kept = store.baseline(self._job, shape)
+        """What was measured in this shape."""
+        kept = self._kept.get(shape) if self._kept else None
         if kept is None:
             return None
-        self._kept = (shape, kept)
         age_s = math.inf
         if kept.measured_unix_s is not None:
             age_s = self._context.unix_s() - kept.measured_unix_s
@@ -37,15 +42,17 @@ class BaselineRecord:
     async def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""
         baseline, drift = observation.job.measured.baseline, observation.job.measured.drift
-        if baseline is None:
+        if baseline is None or self._kept is None:
             return
         made = StoredBaseline(baseline, self._measured_unix_s(drift))
-        kept = self._kept
-        shape = observation.shape
-        if kept and kept[0] == shape and not _differs(made, kept[1]):
+        kept = self._kept.get(observation.shape)
+        if kept is not None and not _differs(made, kept):
             return
-        await in_thread(self._context.store.keep_baseline, self._job, shape, made)
-        self._kept = (shape, made)
+        await in_thread(self._context.store.keep_baseline, self._job, observation.shape, made)
+        self._kept.pop(observation.shape, None)
+        self._kept[observation.shape] = made
+        if len(self._kept) > SHAPES_KEPT:
+            del self._kept[next(iter(self._kept))]
 
     def _measured_unix_s(self, drift: BaselineDrift) -> float | None:
         """None where the job has changed since, so that a new leader looks soon."""

@@ -29,7 +29,7 @@ from joulecut_controller.ports import FleetState
 from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Point
 from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices, give_way
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices, give_way, in_thread
 from joulecut_controller.reconcile.drift import as_asked, drift, used_again
 from joulecut_controller.reconcile.holds import JobBreaker
 from joulecut_controller.reconcile.leases import Outcome
@@ -146,6 +146,10 @@ class JobController:
 
     async def _look(self) -> Picture:
         """Observes and verifies, and learns from measurements."""
+        if self.picture is None:  # what an earlier controller measured
+            await self._baseline.begin()
+            services, windows = self._services, self._default_windows
+            await in_thread(windows.reckon, services.unix_s(), services.now_s())
         self.outdated = False
         examined = self._is_examined()
         observation, view = self._observe(loads=examined)

@@ -225,7 +225,7 @@ class Reconciler:
     async def run_pass(self) -> Board:
         """Takes in what arrived, runs every key that is due now to its end, and makes the board."""
         await self._loop.run_due()
-        self._services.audit.catch_up()
+        await in_thread(self._services.audit.catch_up)
         return await self.make_board()
 
     async def write_log(self) -> None:

@@ -189,14 +189,16 @@ class DatabaseStore(Transactions):
             _replace(connection, same, BASELINES, {"job": job, "shape": shape, **values})
             prune(connection, BASELINES.c.id, self._kept.baselines)
 
-    def baseline(self, job: str, shape: str) -> StoredBaseline | None:
-        this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
+    def baselines(self, job: str) -> dict[str, StoredBaseline]:
         with self.reading() as connection:
-            row = connection.execute(select(BASELINES).where(this)).one_or_none()
-        if row is None:
-            return None
-        window = Window(**{name: getattr(row, name) for name in WINDOW_COLUMNS})
-        return StoredBaseline(window, row.measured_unix_s)
+            of_job = select(BASELINES).where(BASELINES.c.job == job)
+            rows = connection.execute(of_job.order_by(BASELINES.c.id)).all()
+        return {
+            row.shape: StoredBaseline(
+                Window(**{name: getattr(row, name) for name in WINDOW_COLUMNS}), row.measured_unix_s
+            )
+            for row in rows
+        }
 
     def keep_learnt(self, name: str, content: str) -> None:
         """Raises ValueError where it is longer than `LEARNT_MAX`."""

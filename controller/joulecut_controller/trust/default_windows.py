@@ -152,10 +152,14 @@ class DefaultWindows:
         self._windows.see(seen, self._mark(seen, hindrance), interrupted=interrupted)
         if before is not None and before.asker == "holdout" and self._running is not before:
             self._log_end(seen, before, early)
-        if self._windows.stale:
-            self._windows.reckon(seen.unix_s)
-            self._saved.learn(self._windows.savings, seen.now_s)
+        self.reckon(seen.unix_s, seen.now_s)
         return self._running.sentence if self._running else ""
+
+    def reckon(self, unix_s: float, now_s: float) -> None:
+        """The saving from the windows in the store, where it has others than before."""
+        if self._windows.stale:
+            self._windows.reckon(unix_s)
+            self._saved.learn(self._windows.savings, now_s)
 
     # -- shown -----------------------------------------------------------------------------
 
