@@ -1,4 +1,4 @@
-"""Two production jobs, operation by operation: what explains them, and what delays them.
+"""Two production jobs, operation by operation: what explains them.
 
     python benchmarks/uneven_work.py
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from joulecut_controller.plan.slow_part import slow_part
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.pipeline import Kind, Pipeline
 from joulecut_engine.optimize.levels import levels_of
@@ -86,11 +85,6 @@ def main() -> None:
             error = ratio - 1.0
             most, above = np.abs(error).max(), (np.abs(error) > EXPLAINED_RATIO).mean()
             print(f"| {name}, {words} | {error.mean():+.2%} | {most:.2%} | {above:.1%} |")
-    for name, one in jobs.items():
-        steps = zip(one.seconds, one.measured_s.tolist(), strict=True)
-        parts = [slow_part(one.graph, *step) for step in steps]
-        names = sorted({f"{part.name} ({part.cause})" for part in parts if part})
-        print(f"\n{name}: {sum(map(bool, parts))} of {len(parts)} steps are delayed: {names}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from typing import Literal
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.plan import FrontierPoint, Plan
-from joulecut_controller.plan.traces import Delay
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
@@ -21,7 +20,7 @@ from joulecut_controller.power.budget import Shares
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
-from joulecut_controller.view import JobState, View
+from joulecut_controller.view import Delay, JobState, View
 from joulecut_wire.log_line import Level
 from joulecut_wire.messages import IterationTiming
 
@@ -79,7 +78,7 @@ class JobBoard:
     default_time: DefaultTime | None = None  # of an enforced job
     rung: Rung = field(default_factory=Rung)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs
-    delay: Delay | None = None  # the part of the job that its iterations wait for
+    delay: Delay | None = None  # the GPUs that its iterations wait for
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
     solver_wait: SolverWait | None = None
 

@@ -9,9 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.reference.reference import Answer
@@ -206,6 +203,34 @@ class GpuShift:
 
 
 @dataclass(frozen=True, slots=True)
+class Delay:
+    """GPUs of one stage whose operations take `factor` times those of the others, their median, at
+    default clocks. `reason` is why they are slow, where they say so themselves.
+    """
+
+    stage: int
+    places: tuple[str, ...]
+    factor: float
+    reason: str = ""
+
+    @property
+    def delay_ratio(self) -> float:
+        """The part of their time that is beyond that of the others."""
+        return 1.0 - 1.0 / self.factor
+
+    @property
+    def cause(self) -> str:
+        return "throttle" if self.reason else "compute"
+
+    @property
+    def text(self) -> str:
+        """One sentence, without its full stop."""
+        where = f"stage {self.stage} (GPU {', '.join(self.places[:4])})"
+        why = f"; throttled: {self.reason}" if self.reason else ""
+        return f"{where}: operations take {self.factor:.2f} x those of other replicas{why}"
+
+
+@dataclass(frozen=True, slots=True)
 class BaselineDrift:
     """How the pace of a job has moved since default clocks were measured last (`measured_s`,
     monotonic): `shift_ratio` is that of iteration times at the same clocks, 1 where nothing moved.
@@ -229,26 +254,11 @@ class StageLoad:
     power_w: float | None  # mean over whole iterations, waiting included
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PipelineTrace:
-    """Seconds of single operations of one pipeline (a data-parallel replica) in one iteration.
-
-    `stages[s]` has them by kind, in the order they ran. `measured_s` is the time of the whole
-    iteration.
-    """
-
-    iteration: int
-    measured_s: float
-    stages: tuple[Mapping[str, NDArray[np.float64]], ...]
-    uuids: tuple[tuple[str, ...], ...] = ()  # its GPUs, by stage
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
     that keeps even that from being known. `groups[s]` are the same GPUs by lock-step group, one
-    group per replica; empty where the groups are unknown. `pipelines` has the groups by replica,
-    then by stage; empty where it is unknown which groups of two stages are of one replica.
+    group per replica; empty where the groups are unknown.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -257,7 +267,6 @@ class Placement:
     complaint: str = ""
     doubt: str = ""  # why counted ranks may be wrong
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
-    pipelines: tuple[tuple[tuple[str, ...], ...], ...] = ()
     source: str = ""  # of the newest report; empty: the job's own datagrams, or none
     ignored: str = ""  # a GPU that reports the job and is none of its own
 
@@ -298,8 +307,6 @@ class Measured:
     default_clock_ratio: float = 1.0  # default clocks now over those at first: heat lowers them
     default_clock_mhz: float = 0.0  # the median of them as last measured; 0 before
     time_ratios: Mapping[str, float] = field(default_factory=dict)
-    newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
-    newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
     reference: Answer | None = None  # of the present phase, and the clocks in force
     phase: Phase = field(default_factory=Phase)

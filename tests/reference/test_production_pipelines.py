@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from joulecut_controller.plan.slow_part import slow_part
-
 uneven_work: Any = pytest.importorskip("uneven_work")  # pyarrow
 
 
@@ -33,10 +31,3 @@ def test_no_iteration_is_refused(slowed: Any, uneven: Any) -> None:
     for one in (slowed, uneven):
         _, own = uneven_work.explained(one)
         assert np.abs(own - 1.0).max() < uneven_work.EXPLAINED_RATIO
-
-
-def test_the_slowed_worker_is_named_in_every_step(slowed: Any) -> None:
-    for seconds, measured_s in zip(slowed.seconds, slowed.measured_s.tolist(), strict=True):
-        found = slow_part(slowed.graph, seconds, measured_s)
-        assert (found.name, found.cause) == ("pipeline 0 stage 0", "compute")
-        assert found.delay_ratio > 0.3

@@ -170,7 +170,7 @@ def _of_job(job: JobBoard) -> Iterator[Need]:
         ratio, budget = job.slowdown_ratio or 0.0, budget_ratio(job) or 0.0
         text = f"slowdown {100.0 * ratio:.1f} %, above the tolerated {100.0 * budget:.1f} %"
         yield Need("fault", text, job=name, runbook="JoulecutSlowdownAboveBudget")
-    if job.delay is not None and job.delay.part.pipeline is not None:  # no uneven split of stages
+    if job.delay is not None:
         yield Need("note", job.delay.text, job=name)
     if state == "recommended" and job.advisable is not None and job.advisable.yes:
         saved = predicted_saved_ratio(job)

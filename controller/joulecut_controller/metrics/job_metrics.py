@@ -129,7 +129,7 @@ def _saved_ratio(job: JobBoard) -> Samples:
 
 def _delay(job: JobBoard) -> Samples:
     delay = job.delay
-    return {(delay.part.name, delay.cause): delay.part.delay_ratio} if delay else None
+    return {(delay.places[0], delay.cause): delay.delay_ratio} if delay else None
 
 
 # In the order in which they are written.

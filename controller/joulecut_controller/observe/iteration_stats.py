@@ -21,12 +21,6 @@ from joulecut_controller.observe.measurement_window import (
     Iteration,
     MeasurementWindow,
 )
-from joulecut_controller.observe.operation_traces import (
-    mean_traces_of,
-    slow_group,
-    timed_of,
-    traces_of,
-)
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
@@ -40,7 +34,6 @@ from joulecut_controller.view import (
     GpuView,
     Measured,
     Phase,
-    PipelineTrace,
     StageLoad,
 )
 from joulecut_wire.messages import TimedStep
@@ -127,9 +120,6 @@ class _Track:
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
     reported: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     operations_reported: bool | None = None
-    newest: tuple[PipelineTrace, ...] = ()
-    newest_at_default: tuple[PipelineTrace, ...] = ()
-    at_default: bool = False  # and settled
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
     @property
@@ -225,7 +215,6 @@ class IterationStats:
         now_s: float,
         *,
         groups: Groups = (),
-        pipelines: Groups = (),
         shape: str = "",
         loads: bool = True,
     ) -> tuple[Measured, Fresh]:
@@ -274,7 +263,6 @@ class IterationStats:
         external_lock = track.external_locks.text(gpus)
         held = any(track.locks.values()) or track.schedule
         at_default = not held and not external_lock
-        track.at_default = at_default and track.window.iterations > 0
         if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track, stages, groups, now_s)
         if track.window.iterations >= READY and held and track.baseline.drift.gpu_shift is None:
@@ -306,8 +294,6 @@ class IterationStats:
             default_clock_ratio=track.default_clock_ratio,
             default_clock_mhz=track.default_clock_mhz,
             time_ratios=track.time_ratios,
-            newest=self._newest(track, pipelines),
-            newest_at_default=track.newest_at_default,
             drift=track.baseline.drift,
             reference=track.referred.answer(track.setting),
             phase=track.phase,
@@ -333,21 +319,6 @@ class IterationStats:
                     math.log(recalled.window.time_mean_s),
                     math.hypot(recalled.window.stderr_ratio, walked_sd(recalled.age_s)),
                 )
-
-    def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
-        """The pipelines of the newest iteration, as far as its operations were reported."""
-        for one in reversed(track.reported):
-            if one.complete:
-                track.newest = traces_of(one.number, one.timed, one.durations_s, pipelines)
-                if len(one.timed) < len(track.stage_of):
-                    track.newest = mean_traces_of(
-                        one.number, one.operations, one.durations_s, pipelines
-                    )
-                if track.at_default:
-                    slow = slow_group(track.newest)
-                    track.newest_at_default = track.newest if slow else ()
-                break
-        return track.newest
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
         """Compares the leases shown with those of the last pass; a change starts a new window.
@@ -449,9 +420,6 @@ class IterationStats:
             one.operations[report.uuid] = {
                 op.kind: (op.busy_s, float(op.count)) for op in report.operations
             }
-            timed = timed_of(report)
-            if timed is not None:
-                one.timed[report.uuid] = timed
             if report.peer_iteration_time_s is not None:
                 one.peers_s[report.uuid] = report.peer_iteration_time_s
             if one.complete:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.chunk import Judged, deviation
 from joulecut_controller.observe.gpu_paces import GpuPaces
-from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.view import GpuShift, Phase, StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
@@ -42,7 +41,6 @@ class Iteration:
     arrived_s: float  # of the first report
     durations_s: dict[str, float] = field(default_factory=dict)
     operations: dict[str, Busy] = field(default_factory=dict)
-    timed: dict[str, Timed] = field(default_factory=dict)
     peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may report twice
     span_s: float = 0.0  # of a mean over many iterations
     phase: Phase | None = None  # None where it is no usual iteration of any phase

@@ -170,7 +170,6 @@ class Observer:
             gpus,
             now_s,
             groups=placement.groups,
-            pipelines=placement.pipelines,
             shape=shape,
             loads=loads or policy.profile is None,
         )
@@ -236,7 +235,7 @@ def _as_one_stage(policy: JobPolicy, placement: Placement) -> tuple[JobPolicy, P
     uuids = tuple(sorted(placement.uuids))
     pipeline = Pipeline("1f1b", stages=1, microbatches=1, data_parallel=len(uuids))
     policy = replace(policy, pipeline=pipeline)
-    return policy, replace(placement, stages=(uuids,), groups=(), pipelines=())
+    return policy, replace(placement, stages=(uuids,), groups=())
 
 
 def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> int:

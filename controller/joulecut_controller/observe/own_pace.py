@@ -6,16 +6,33 @@ reports usually contain that waiting, so all members report the same time; a tim
 taken for proven only where members differ by more than noise. Pure.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 
-from joulecut_controller.view import StageLoad
+from joulecut_controller.view import Delay, GpuView, JobState, StageLoad
 
 # Below it, differences within a lock-step group are the noise of its timers, and a clock step of
 # an A100 is 1.1 %.
 APART_RATIO = 0.01
+DELAY_RATIO_MIN = 0.05  # GPUs of one model differ by some percent
 
 Stages = tuple[tuple[str, ...], ...]
 Groups = tuple[Stages, ...]  # by stage, then by replica
+
+
+def delay_of(job: JobState, gpus: Mapping[str, GpuView]) -> Delay | None:
+    """The GPUs that other replicas wait for most, if less than half of a stage is slow."""
+    ratios, found = job.measured.time_ratios, list[Delay]()
+    for stage, uuids in enumerate(job.placement.stages if ratios else ()):
+        usual = statistics.median_low([ratios.get(uuid, 1.0) for uuid in uuids])
+        slow = [u for u in uuids if usual < (1.0 - DELAY_RATIO_MIN) * ratios.get(u, 1.0)]
+        if slow and 2 * len(slow) <= len(uuids):
+            shown = [gpus[uuid] for uuid in slow if uuid in gpus]
+            reasons = (gpu.snapshot.slow_reason for gpu in shown if gpu.snapshot)
+            places = tuple(gpu.place for gpu in shown) or tuple(slow)
+            factor = max(ratios.get(uuid, 1.0) for uuid in slow) / usual
+            found.append(Delay(stage, places, factor, next(filter(None, reasons), "")))
+    return max(found, key=lambda one: one.factor, default=None)
 
 
 def time_ratios(loads: Sequence[StageLoad], stages: Stages, groups: Groups) -> dict[str, float]:

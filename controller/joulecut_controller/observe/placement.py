@@ -157,7 +157,6 @@ class Placements:
             complaint=complaint,
             doubt=_doubt(policy, stages, reporters, gpus),
             groups=_groups(policy, stages, replica_of),
-            pipelines=_pipelines(policy, stages, replica_of),
             source=next((one.source for one in reporters.values() if one.seen_s == last_s), ""),
             ignored=ignored,
         )
@@ -275,23 +274,6 @@ def _groups(
             return ()
         made.append(tuple(tuple(group) for group in by_replica.values()))
     return tuple(made)
-
-
-def _pipelines(
-    policy: JobPolicy, stages: tuple[tuple[str, ...], ...], replica_of: Mapping[str, int | None]
-) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """The GPUs of every replica, by stage; empty where the replica of a GPU is unknown."""
-    size = policy.pipeline.lockstep if policy.pipeline else 0
-    if all(len(uuids) == size for uuids in stages):
-        return (stages,) if stages else ()
-    replicas = sorted({one for one in replica_of.values() if one is not None})
-    made = tuple(
-        tuple(tuple(u for u in uuids if replica_of.get(u) == replica) for uuids in stages)
-        for replica in replicas
-    )
-    whole = sum(len(group) for stages_of in made for group in stages_of) == sum(map(len, stages))
-    even = all(len(group) == size for stages_of in made for group in stages_of)
-    return made if whole and even else ()
 
 
 def _doubt(

@@ -15,6 +15,7 @@ from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.observe.own_pace import delay_of
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import without_limits
 from joulecut_controller.plan.granularity import timing_of
@@ -22,7 +23,6 @@ from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.predicted import Prediction
-from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
@@ -83,7 +83,6 @@ class JobController:
         self.picture: Picture | None = None
         self.outdated = False
         self._examined_s: float | None = None
-        self._delay: Delay | None = None
         self._planning = JobPlanning(services.planners, policy.name)
         self._power_error: float | None = None
         self._power_ratio = UNMEASURED_RATIO
@@ -443,8 +442,6 @@ class JobController:
         if holding and as_asked(holding, view):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, picture.view.gpus)
-        graph = self.state.costs.problem.graph if self.state.costs else None
-        self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
         wait, ignored = self._planning.wait(), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
@@ -461,7 +458,7 @@ class JobController:
             predict_error_power_ratio=self._power_error,
             rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
-            delay=self._delay,
+            delay=delay_of(view, picture.view.gpus),
             holds=services.holds.of(self.name),
             trips=services.holds.trips(self.name),
             holdout=windows.holdouts(self._services.unix_s()),

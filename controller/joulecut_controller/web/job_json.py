@@ -108,12 +108,12 @@ PIPELINE = Answer(
     sync=a.TEXT,
 )
 DELAY = Answer(
-    pipeline=a.COUNT.at("part.pipeline"),
-    stage=a.COUNT.at("part.stage"),
+    pipeline=a.CLOCK.at(lambda _: None),  # until 0.3.0
+    stage=a.COUNT,
     gpus=listed(a.TEXT).at("places"),
     cause=a.TEXT,
-    delay_ratio=a.NUMBER.at("part.delay_ratio"),
-    factor=a.NUMBER.at("part.factor"),
+    delay_ratio=a.NUMBER,
+    factor=a.NUMBER,
     text=a.TEXT,
 )
 # Short default windows: share of time, age of the baseline, the open one; and the share of all

@@ -12,12 +12,11 @@ from joulecut_controller.board import Board, PowerLimits
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.metrics.collector import BoardCollector, CertificateCollector
 from joulecut_controller.orders import Hold
-from joulecut_controller.plan.slow_part import SlowPart
-from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import Cost, Policy, Slo
 from joulecut_controller.power.budget import Shares
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.trust.default_windows import Account, DefaultTime
+from joulecut_controller.view import Delay
 from joulecut_wire import metrics
 
 PRICED = Policy(cost=Cost(gpu_hour=2.0, kwh=0.1, currency="EUR"))
@@ -62,8 +61,7 @@ def test_every_name_and_label_is_in_the_contract() -> None:
 def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
     board = boards.board()
     hold = Hold(board.jobs[0].view.policy.name, "pause", "reset", "alice", 1.8e9)
-    slow = SlowPart(0, 1, "compute", 0.1, 1.2)
-    delay = Delay(7, slow, ("n1/0",), "compute")
+    delay = Delay(1, ("n1/0",), 1.2)
     held = replace(
         board.jobs[0], holds=(hold,), delay=delay, default_time=DefaultTime({"age": 0.01}, 60.0, "")
     )
