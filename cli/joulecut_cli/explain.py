@@ -293,14 +293,11 @@ def _target(job: Json) -> str:
         bound = slo["bound_ratio"]
         most = "" if bound is None else f", never above {bound * 100:.3g} %"
         wish = f"least cost, now {wish}{most}"
-    mean = ""
-    if slo["statistic"] == "p95":
-        wish, mean = f"{wish} of P95", " on average"
     if wish == "none":
         return "none: clock or power limit are fixed"
     if deadline_s is None:
         return f"{wish}; the deadline follows from the baseline"
-    return f"{wish}: at most {seconds(deadline_s)} an iteration{mean}"
+    return f"{wish}: at most {seconds(deadline_s)} an iteration"
 
 
 def _window(window: Json | None, basis: str) -> str:

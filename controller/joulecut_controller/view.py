@@ -346,7 +346,7 @@ class JobState:
     def deadline_s(self) -> float | None:
         """What the mean iteration must not exceed by the policy; None before a baseline."""
         baseline, slo = self.measured.baseline, self.policy.slo
-        return slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s) if baseline else None
+        return slo.deadline_s(baseline.time_mean_s) if baseline else None
 
 
 @dataclass(frozen=True, slots=True)

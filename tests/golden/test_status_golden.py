@@ -66,20 +66,11 @@ def standby() -> Board:
     )
 
 
-def jittery() -> Board:
-    """A job whose target is for what 95 of 100 iterations stay below."""
-    whole = boards.board()
-    [job] = whole.jobs
-    policy = replace(job.view.policy, slo=replace(job.view.policy.slo, statistic="p95"))
-    return replace(whole, jobs=(replace(job, view=replace(job.view, policy=policy)),))
-
-
 CASES: dict[str, Callable[[], Board]] = {
     "enforcing": boards.board,
     "recommending": lambda: boards.board("recommend"),
     "measuring": boards.measuring,
     "straggling": boards.straggling,
-    "jittery": jittery,
     "unprofiled": unprofiled,
     "empty": boards.empty,
     "standby": standby,

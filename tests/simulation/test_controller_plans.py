@@ -12,9 +12,7 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile, Schedule
 from joulecut_engine.graph.shape import chunks_of, part_of
 from joulecut_engine.money import Prices
-from joulecut_engine.optimize.jitter_margin import Statistic
 from joulecut_engine.optimize.problem import Problem, Solution
-from joulecut_sim.plant import Noise
 
 
 def test_a_straggler_is_waited_for_and_its_recovery_is_not(
@@ -52,30 +50,6 @@ def test_layerwise_synchronisation_gets_no_credit_for_waiting(
     world.peer_s = world.recent_s() * 1.15
     controller.run(15)
     assert controller.plans() == plans
-
-
-@pytest.mark.long
-def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> None:
-    planned = []
-    statistics: tuple[Statistic, ...] = ("mean", "p95")
-    for statistic in statistics:
-        world = World(noise=Noise(operation=0.03, gpu_time=0.0), seed=3)
-        still = Controller(world, store, world.policy("recommend"))
-        still.run(PASSES_TO_PLAN)
-        baseline = still.job.view.measured.baseline
-        slo = Slo(
-            max_iteration_time_s=1.03 * baseline.time_mean_s,
-            given_as="max_iteration_time",
-            statistic=statistic,
-        )
-        still.source.put(world.policy("recommend", slo=slo, digest=statistic))
-        still.run(3)
-        plan = still.job.decision
-        assert plan.forecast is not None
-        planned.append(plan.forecast)
-    mean, p95 = planned
-    assert p95.iteration_time_s < mean.iteration_time_s
-    assert p95.saved_ratio < mean.saved_ratio
 
 
 def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: DatabaseStore) -> None:

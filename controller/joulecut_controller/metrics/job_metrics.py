@@ -59,13 +59,8 @@ def _power(job: JobBoard) -> Samples:
 
 
 def _margin(job: JobBoard) -> Samples:
-    """Of the statistic that the policy holds to the target, here and at default clocks alike."""
-    measured, slo = job.view.measured, job.view.policy.slo
-    current, baseline = measured.current, measured.baseline
-    if not current or not baseline or job.view.deadline_s is None:
-        return None
-    deadline_s = job.view.deadline_s + slo.beyond_mean_s(baseline.time_sd_s)
-    return 1.0 - slo.statistic_s(current.time_mean_s, current.time_sd_s) / deadline_s
+    current, deadline_s = job.view.measured.current, job.view.deadline_s
+    return 1.0 - current.time_mean_s / deadline_s if current and deadline_s else None
 
 
 def _generation(job: JobBoard) -> Samples:

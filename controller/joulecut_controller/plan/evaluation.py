@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.jitter import STILL
 from joulecut_controller.plan.pace import EXPLAINED_RATIO, Pace
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Asking, Question, SolverCache, Times
 from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.jitter import Spread
+from joulecut_engine.optimize.jitter import Noise, Spread
 from joulecut_engine.optimize.jitter_margin import of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
@@ -147,14 +147,14 @@ def slowest_within(costs: Costs, clocks: Clocks, deadline_s: float) -> Clocks:
     return found[late - 1] if late else clocks
 
 
-def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter) -> Asking[Evaluation]:
+def with_jitter(made: Evaluation, costs: Costs, jitter: Noise) -> Asking[Evaluation]:
     """The evaluation with iteration times under the job's jitter."""
     if jitter.still:
         return made
     spread: Spread = yield Times(costs, jitter, made.options)
     # A mean of draws may be slightly below the time on mean times; it counts no less than that.
     mean_s = max(made.iteration_time_s, spread.mean_s)
-    return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, jitter.statistic)))
+    return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, "mean")))
 
 
 # By name, from what needs no change to a job to what needs most; with how many changes.
@@ -180,7 +180,7 @@ class Comparison:
     default: Evaluation
     pace: Pace
     promised_s: float
-    jitter: Jitter = STILL
+    jitter: Noise = STILL
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES  # where clocks change within an iteration
 

@@ -47,7 +47,7 @@ def is_late(inputs: PlanningInput) -> bool:
     if current is None or baseline is None or current.iterations < LATE_ITERATIONS_MIN:
         return False
     peer_s = measured.peer_iteration_time_s
-    limit_s = inputs.mean_deadline_s
+    limit_s = inputs.deadline_s
     if peer_s is not None:  # one's own time does not show beside a straggler's
         limit_s = max(limit_s, peer_s * (1.0 + PEER_LATE_RATIO))
         return significantly_above(current.time_mean_s, current.stderr_ratio, limit_s)

@@ -5,11 +5,9 @@ made without jitter is late at first and backs off, so plans use the job's own v
 """
 
 import math
-from dataclasses import dataclass, field
 
 from joulecut_controller.view import JobState, Window
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
 
 # Less makes a plan late by less than 0.02 %, and costs as much to compute as more does.
@@ -24,35 +22,20 @@ GPU_MIN = 0.0005
 HELD_RATIO = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """The variances, and which statistic of the iteration time is held to the target."""
-
-    noise: Noise = field(default_factory=Noise)
-    statistic: Statistic = "mean"
-
-    @property
-    def still(self) -> bool:
-        """Whether every iteration takes as long as the model says."""
-        noise = self.noise
-        return not (noise.operation or noise.gpu or noise.communication_s)
+STILL = Noise()
 
 
-STILL = Jitter()
-
-
-def jitter_of(job: JobState, held: Jitter | None) -> Jitter:
+def jitter_of(job: JobState, held: Noise | None) -> Noise:
     """Jitter measured at default clocks; `held` where the two differ by less than the error."""
     pipeline, baseline = job.policy.pipeline, job.measured.baseline
     if pipeline is None or baseline is None:
         return STILL
     operation, gpu = _operation(baseline, pipeline), baseline.gpu_sd_ratio or 0.0
-    noise = Noise(
+    seen = Noise(
         operation=operation if operation >= OPERATION_MIN else 0.0,
         gpu=min(gpu, _iteration(baseline)) if gpu >= GPU_MIN else 0.0,
         siblings=pipeline.replicas,
     )
-    seen = Jitter(noise, job.policy.slo.statistic)
     return held if held is not None and _near(held, seen) else seen
 
 
@@ -74,11 +57,11 @@ def _operation(window: Window, pipeline: Pipeline) -> float:
     return min(known, OPERATION_MAX)
 
 
-def _near(held: Jitter, seen: Jitter) -> bool:
-    if (held.statistic, held.noise.siblings) != (seen.statistic, seen.noise.siblings):
+def _near(held: Noise, seen: Noise) -> bool:
+    if held.siblings != seen.siblings:
         return False
     pairs = (
-        (held.noise.operation, seen.noise.operation, OPERATION_MIN),
-        (held.noise.gpu, seen.noise.gpu, GPU_MIN),
+        (held.operation, seen.operation, OPERATION_MIN),
+        (held.gpu, seen.gpu, GPU_MIN),
     )
     return all(abs(a - b) <= max(HELD_RATIO * a, least) for a, b, least in pairs)

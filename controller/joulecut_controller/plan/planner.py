@@ -184,12 +184,12 @@ def _within_reach(inputs: PlanningInput, state: PlannerState, costs: Costs) -> A
     if unexplained:
         return _give_back(state, "explained", unexplained)
     base_s, deadline_s = inputs.default_s, inputs.deadline_s
-    if significantly_above(base_s, baseline.stderr_ratio, inputs.mean_deadline_s):
+    if significantly_above(base_s, baseline.stderr_ratio, inputs.deadline_s):
         return _give_back(
             state,
             "unreachable",
             f"target unreachable: {job.policy.slo.given_as} asks for {deadline_s:.4g} s an "
-            f"iteration, default clocks give {base_s + inputs.beyond_mean_s:.4g} s: no change",
+            f"iteration, default clocks give {base_s:.4g} s: no change",
         )
     state = replace(state, jitter=jitter_of(job, state.jitter))
     default = yield from with_jitter(default, costs, state.jitter)

@@ -12,11 +12,12 @@ from joulecut_controller.chunk import Setting
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
-from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.jitter import STILL
 from joulecut_controller.plan.veto import SUSPENDS, Veto
 from joulecut_controller.policy.policy import Mode
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
+from joulecut_engine.optimize.jitter import Noise
 from joulecut_engine.optimize.problem import Goal
 
 if TYPE_CHECKING:
@@ -59,23 +60,9 @@ class PlanningInput:
         return math.exp(known.default.mean + scatter**2 / 2.0)  # of a log-normal distribution
 
     @property
-    def beyond_mean_s(self) -> float:
-        """How far the statistic of the target is above the mean, at default clocks."""
-        baseline = self.job.measured.baseline
-        return self.job.policy.slo.beyond_mean_s(baseline.time_sd_s) if baseline else 0.0
-
-    @property
     def deadline_s(self) -> float:
-        """What the statistic must not exceed."""
-        deadline_s = self.job.policy.slo.deadline_s(self.default_s + self.beyond_mean_s)
-        if self.allotted_s is None:
-            return deadline_s
-        return max(deadline_s, self.allotted_s + self.beyond_mean_s)
-
-    @property
-    def mean_deadline_s(self) -> float:
-        """What the mean must not exceed."""
-        return self.deadline_s - self.beyond_mean_s
+        """What the mean iteration must not exceed."""
+        return max(self.job.policy.slo.deadline_s(self.default_s), self.allotted_s or 0.0)
 
     @property
     def allowed(self) -> float:
@@ -137,7 +124,7 @@ class PlannerState:
     setting: Setting | None = None  # of `clocks`, once in force
     late: Lateness = field(default_factory=Lateness)
     changed_s: float = float("-inf")
-    jitter: Jitter = STILL
+    jitter: Noise = STILL
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
     asked_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits, by GPU
     # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.

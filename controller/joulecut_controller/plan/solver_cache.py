@@ -10,10 +10,10 @@ from collections.abc import Callable, Generator, Hashable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.jitter import STILL
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.jitter import Spread, Trials, draws_of, judge_of
+from joulecut_engine.optimize.jitter import Noise, Spread, Trials, draws_of, judge_of
 from joulecut_engine.optimize.jitter_margin import Solves, assured, of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
@@ -35,14 +35,14 @@ Prepare = Callable[[Problem, Granularity, ChangeLimits], Solves]
 class Question(NamedTuple):
     """Which plan is the cheapest for this goal: a Solution, or Infeasible.
 
-    Where times jitter, the statistic of the iteration time meets the deadline, not only the
+    Where times jitter, the mean of drawn iteration times meets the deadline, not only the
     iteration on mean times.
     """
 
     costs: Costs
     goal: Goal
     granularity: Granularity
-    jitter: Jitter = STILL
+    jitter: Noise = STILL
     limits: ChangeLimits = TWO_CHANGES
 
     @property
@@ -54,12 +54,12 @@ class Times(NamedTuple):
     """The distribution of iteration times of these options: a Spread, in model seconds."""
 
     costs: Costs
-    jitter: Jitter
+    jitter: Noise
     options: tuple[ClockOption, ...]
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        return (self.costs.digest, self.jitter.noise, self.options)
+        return (self.costs.digest, self.jitter, self.options)
 
 
 class Soon(NamedTuple):
@@ -121,8 +121,8 @@ class SolverCache:
         """See `Question`."""
         return remembered(self._answers, question.key, self._kept, lambda: self._solve(question))
 
-    def _noise_of(self, costs: Costs, jitter: Jitter) -> _NoiseSample:
-        problem, noise = costs.problem, jitter.noise
+    def _noise_of(self, costs: Costs, noise: Noise) -> _NoiseSample:
+        problem = costs.problem
         return remembered(
             self._noise,
             (costs.digest, noise),
@@ -150,7 +150,7 @@ class SolverCache:
                 prepared,
                 goal,
                 noise.search,
-                statistic=jitter.statistic,
+                statistic="mean",
                 target_s=goal.deadline_s - reserve_s,
                 judge=noise.judge,
             )
@@ -158,4 +158,4 @@ class SolverCache:
             return none.with_traceback(None)
         if found.met:
             return found.plan
-        return Infeasible(found.target_s, of(found.spread, jitter.statistic))
+        return Infeasible(found.target_s, of(found.spread, "mean"))

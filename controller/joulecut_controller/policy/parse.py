@@ -27,6 +27,7 @@ NO_OPT_IN = (
     "opt_in has no effect any more, and an entry without a match is off: each: true with a match "
     "takes every running job of a class, such as pods with the label joulecut.dev/policy"
 )
+NO_P95 = "slo.statistic: p95 has no effect any more: targets are of the mean iteration"
 FINER = "granularity {} means changes, and goes with 0.3"
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
@@ -153,6 +154,7 @@ def _job(
     template = keys.opt_in is not None and match is None  # no job of its own before either
     gone = [NO_POWER_SIGNATURE] if rate == POWER_SIGNATURE else []
     gone += [NO_OPT_IN] if keys.opt_in is not None else []
+    gone += [NO_P95] if keys.slo.statistic == "p95" else []
     clocks, slo = keys.clocks, keys.slo.target()
     if (clocks.lock_mhz or keys.power_limit_w) and not keys.slo.targets:
         slo = replace(slo, given_as="")

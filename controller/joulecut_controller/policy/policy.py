@@ -47,7 +47,6 @@ MADE = {"made": True}  # of a field that the file does not have, and no JSON of 
 PUE_MAX = 10.0  # the worst published figures are around 3
 CURRENCY = name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR")
 SLOWDOWN = percentage(100.0)  # half the speed is not a slowdown budget
-P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Slo:
     max_slowdown: float | None = None
     max_iteration_time_s: float | None = None
     given_as: str = "max_slowdown"  # the key in the file; empty: an order has no target
-    statistic: Literal["mean", "p95"] = "mean"  # of the iteration time, held against the target
     tolerance: float = TOLERANCE_RATIO
     least_cost: bool = False
     bound: float | None = None
@@ -75,26 +73,11 @@ class Slo:
         )
 
     def deadline_s(self, baseline_s: float) -> float:
-        """What the statistic must not exceed; `baseline_s` is the statistic of the baseline."""
+        """What the mean iteration must not exceed; `baseline_s` is that of the baseline."""
         if self.max_iteration_time_s is not None:
             return self.max_iteration_time_s
         assert self.max_slowdown is not None
         return baseline_s * (1.0 + max(self.max_slowdown, self.tolerance))
-
-    def beyond_mean_s(self, deviation_s: float) -> float:
-        """How far the statistic of times with this standard deviation is above their mean."""
-        return P95_DEVIATIONS * deviation_s if self.statistic == "p95" else 0.0
-
-    def statistic_s(self, mean_s: float, deviation_s: float) -> float:
-        """The statistic of times with this mean and this standard deviation."""
-        return mean_s + self.beyond_mean_s(deviation_s)
-
-    def mean_deadline_s(self, mean_s: float, deviation_s: float) -> float:
-        """What the mean must not exceed, so that the statistic meets its deadline; mean and
-        standard deviation are the baseline's, and the scatter is assumed to stay the same.
-        """
-        deadline_s = self.deadline_s(self.statistic_s(mean_s, deviation_s))
-        return deadline_s - self.beyond_mean_s(deviation_s)
 
     @property
     def allowed_slowdown(self) -> float:
@@ -111,7 +94,7 @@ class Slo:
 
     def budget(self, default_s: float) -> float:
         """Log slowdown that a mean may have over that of default clocks."""
-        return math.log(max(1.0, self.mean_deadline_s(default_s, 0.0) / default_s))
+        return math.log(max(1.0, self.deadline_s(default_s) / default_s))
 
 
 def _read_granularity(value: object) -> str:

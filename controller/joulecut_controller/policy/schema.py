@@ -139,8 +139,8 @@ class SloKeys:
     statistic: Literal["mean", "p95"] = key(
         choice("mean", "p95"),
         "mean",
-        meaning="statistic of the iteration time that must meet the target: mean or 95th "
-        "percentile. `max_slowdown` applies to the same statistic at default clocks",
+        default="-",
+        meaning="without effect, read until 0.3: targets are of the mean iteration",
     )
     tolerance: float = key(
         percentage(TOLERANCE_PERCENT_MAX),
@@ -165,11 +165,11 @@ class SloKeys:
     def target(self) -> Slo:
         if self.min_rate is not None:
             time_s = self.min_rate.iteration_time_s
-            return Slo(None, time_s, "min_rate", self.statistic)
+            return Slo(None, time_s, "min_rate")
         if self.max_iteration_time is not None:
-            return Slo(None, self.max_iteration_time, "max_iteration_time", self.statistic)
+            return Slo(None, self.max_iteration_time, "max_iteration_time")
         # Without a target the mode is off, and nothing is planned.
-        slo = Slo(self.max_slowdown or 0.0, statistic=self.statistic, tolerance=self.tolerance)
+        slo = Slo(self.max_slowdown or 0.0, tolerance=self.tolerance)
         if not self.least_cost:
             return slo
         bound = self.max_slowdown

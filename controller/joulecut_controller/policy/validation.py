@@ -130,16 +130,13 @@ def _series(cost: Cost) -> Iterator[Place]:
 
 
 def _rate(job: JobKeys, path: KeyPath) -> Iterator[Place]:
-    """A rate names no GPU, and is a mean."""
+    """A rate names no GPU."""
     query = job.slo.rate
     if not isinstance(query, RateQuery):
         return
     if job.match is None:
         what = "a rate names no GPU"
         yield Place((*path, "slo", "rate"), what, "match beside it")
-    if job.slo.statistic != "mean":
-        what = f"{job.slo.statistic} of a rate, which is a mean already"
-        yield Place((*path, "slo", "statistic"), what, "mean")
     least_s = HOLDOUT_RANGES_MIN * query.range_s
     if job.verify.holdout > 0.0 and job.verify.window_s < least_s:
         what = f"a rate has a value every {query.range_s:g} s only"

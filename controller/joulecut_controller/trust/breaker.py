@@ -83,7 +83,7 @@ def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = Non
     deadline that a power budget sets.
     """
     mean_s = baseline.time_mean_s
-    promised_s = policy.slo.mean_deadline_s(mean_s, baseline.time_sd_s)
+    promised_s = policy.slo.deadline_s(mean_s)
     return Limit(
         limit_s=max(promised_s, mean_s, (allotted_s or 0.0) * (1.0 + ALLOTTED_RATIO)),
         baseline_s=mean_s,

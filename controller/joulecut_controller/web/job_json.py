@@ -90,7 +90,7 @@ ADVISABLE = Answer(
 )
 SLO = Answer(
     given_as=a.TEXT,
-    statistic=a.TEXT,
+    statistic=a.TEXT.at(lambda _: "mean"),  # until 0.3.0
     max_slowdown_ratio=a.NUMBER.at("max_slowdown"),
     max_iteration_time_s=a.NUMBER,
     least_cost=a.FLAG,  # the slowdown follows from the site's prices, at most the bound

@@ -49,6 +49,11 @@ class Noise:
         if self.siblings < 1:
             raise ValueError(f"{self.siblings} siblings: a pipeline is at least its own")
 
+    @property
+    def still(self) -> bool:
+        """Whether every iteration takes as long as the model says."""
+        return not (self.operation or self.gpu or self.communication_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:

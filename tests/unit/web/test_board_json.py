@@ -7,14 +7,12 @@ from typing import Any
 
 import boards
 import large
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from job_states import changed
 
 from joulecut_controller.answer import number
 from joulecut_controller.plan.plan import FrontierPoint
-from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window
 from joulecut_controller.web.board_json import (
@@ -82,25 +80,6 @@ def test_now_and_baseline_are_compared_only_where_both_are_measured() -> None:
     young = board_json(boards.measuring())["jobs"][0]["measured"]
     assert young["slowdown_ratio"] is None
     assert young["saved_ratio"] is None
-
-
-def test_the_deadline_shown_is_the_means_whatever_the_target_is_for() -> None:
-    board = boards.board()
-    [job] = board.jobs
-    baseline, policy = job.view.measured.baseline, job.view.policy
-
-    def shown(slo: Slo) -> dict[str, Any]:
-        view = replace(job.view, policy=replace(policy, slo=slo))
-        return job_json(replace(job, view=view), board.view)["slo"]
-
-    beyond_s = 1.645 * baseline.time_sd_s
-    told = shown(Slo(max_slowdown=0.02, statistic="p95"))
-    assert told["statistic"] == "p95"
-    wanted_s = 1.02 * (baseline.time_mean_s + beyond_s) - beyond_s
-    assert told["deadline_s"] == pytest.approx(wanted_s)
-    absolute = shown(Slo(max_iteration_time_s=9.0, given_as="max_iteration_time", statistic="p95"))
-    assert absolute["deadline_s"] == pytest.approx(9.0 - beyond_s)
-    assert shown(Slo(max_iteration_time_s=9.0))["deadline_s"] == 9.0
 
 
 def test_recommended_and_applied_stand_side_by_side() -> None:
