@@ -41,7 +41,7 @@ from joulecut_controller.reconcile.planning_step import SolverFunctions  # noqa:
 from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
 from joulecut_controller.view import GpuView, NodeView  # noqa: E402
-from joulecut_controller.web.publisher import Publisher  # noqa: E402
+from joulecut_controller.web.board_cache import Publisher  # noqa: E402
 from joulecut_engine.estimate.online import OnlineEstimator  # noqa: E402
 from joulecut_engine.graph.clock_option import ClockOption  # noqa: E402
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile  # noqa: E402

@@ -48,7 +48,7 @@ from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
 from joulecut_controller.view import GpuView  # noqa: E402
 from joulecut_controller.web.app import build  # noqa: E402
-from joulecut_controller.web.publisher import Publisher  # noqa: E402
+from joulecut_controller.web.board_cache import Publisher  # noqa: E402
 from joulecut_controller.web.server import Server  # noqa: E402
 from joulecut_engine.estimate.online import OnlineEstimator  # noqa: E402
 from joulecut_engine.graph.pipeline import Pipeline  # noqa: E402

@@ -123,6 +123,26 @@ class JobBoard:
         return None
 
     @property
+    def bloat_w(self) -> dict[str, float]:
+        """Watts above the frontier at the clocks that run, predicted, of each kind that is known. A
+        plan removes bloat: once it is applied only its gap to the lower bound is left.
+        """
+        forecast = self.decision.forecast if self.decision else None
+        if forecast is None or not forecast.bounded:
+            return {}
+        before = {
+            "intrinsic": forecast.intrinsic_bloat_w,
+            "extrinsic": forecast.extrinsic_bloat_w,
+            "variability": forecast.variability_bloat_w,
+        }
+        known = {kind: watts for kind, watts in before.items() if watts is not None}
+        if self.applied is None or self.applied != self.decision:
+            return known
+        gap_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
+        left = {"intrinsic": max(0.0, gap_w), "extrinsic": 0.0}
+        return left | {kind: 0.0 for kind in known if kind == "variability"}
+
+    @property
     def refused(self) -> tuple[tuple[str, int], ...]:
         """Reports and samples refused or corrected, by reason."""
         both = Counter(dict(self.learnt.refused))

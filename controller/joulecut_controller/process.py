@@ -35,8 +35,8 @@ from joulecut_controller.store.postgres_url import parse_postgres_url
 from joulecut_controller.store.sqlite import file_of
 from joulecut_controller.term import lead_term, wait_for_leadership
 from joulecut_controller.web.app import build
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.commands import CommandChannel
-from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_engine.optimize.warmup import warm_up
 from joulecut_wire.address import is_loopback

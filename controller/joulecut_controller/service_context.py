@@ -24,8 +24,8 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.commands import CommandChannel
-from joulecut_controller.web.publisher import Publisher
 
 
 @dataclass(slots=True)

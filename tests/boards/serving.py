@@ -19,9 +19,9 @@ from joulecut_controller.cluster.history import History
 from joulecut_controller.orders import Commander
 from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.senders import Roles
 from joulecut_controller.web.server import Server
 from joulecut_wire.web_config import WebConfig

@@ -20,8 +20,8 @@ from serving import Serving
 
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.web.app import build
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.commands import CommandChannel
-from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.senders import Roles
 from joulecut_wire.web_config import WebConfig
 

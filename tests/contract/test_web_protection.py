@@ -23,7 +23,7 @@ from joulecut_agent.export import http_server
 from joulecut_agent.export.exporter import Families
 from joulecut_agent.export.http_server import Exporter
 from joulecut_controller.web.app import build
-from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.errors import BadInput
 from joulecut_wire.web_config import WebConfig

@@ -97,7 +97,7 @@ def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseS
     assert clocks["GPU-0-0-0"] < clocks["GPU-0-1-0"]
     default = [world.sku.clock_max_mhz] * len(world.uuids)
     assert world.recent_s(30) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)
-    assert controller.job.delay.text.startswith("stage 0 (GPU n1/0, n1/1): ")
+    assert controller.job.delay.text.startswith("stage 0 (GPU n1/0): ")
     world.plant.ratio[slow] = usual
     controller.run(2)
     assert world.recent_s(10) <= world.plant.iterate(default).own_s * 1.01, controller.job.sentence

@@ -42,8 +42,8 @@ from joulecut_controller.sources.prometheus import Access, Prometheus
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.term import lead_term, wait_for_leadership
 from joulecut_controller.view import BUDGET_JOB
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.commands import CommandChannel
-from joulecut_controller.web.publisher import Publisher
 from joulecut_sim.plant import Iteration, Noise, Plant
 from joulecut_sim.profile import rows, write
 from joulecut_sim.skus import find

@@ -44,15 +44,10 @@ def state_of(job: JobBoard) -> State:
         (view.measured.baseline is None or unknown, "measuring"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
-        (_awaits_plan(job), "measuring"),
+        # Its first plan is still being computed.
+        (plan is None or (plan.generation == 0 and job.solver_wait is not None), "measuring"),
     )
     return next((state for applies, state in ordered if applies), "steady")
-
-
-def _awaits_plan(job: JobBoard) -> bool:
-    """Whether the first plan is still being computed: the pass states no decision of its own."""
-    plan = job.decision
-    return plan is None or (plan.generation == 0 and not job.sentence.startswith(plan.reason))
 
 
 def rate_source(job: JobBoard) -> str:

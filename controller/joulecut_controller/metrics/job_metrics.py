@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.trust.default_windows import ASKERS
 from joulecut_wire import metrics as m
@@ -131,7 +130,7 @@ def _delay(job: JobBoard) -> Samples:
 SAMPLES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.JOB_ITERATION_TIME, _iteration_time),
     (m.JOB_POWER, _power),
-    (m.JOB_ENERGY_BLOAT, bloat_w),
+    (m.JOB_ENERGY_BLOAT, lambda job: job.bloat_w),
     (m.JOB_REPORT_AGE, lambda job: job.view.placement.report_age_s),
     (m.JOB_SLOWDOWN, lambda job: job.slowdown_ratio),
     (m.JOB_SLO_MARGIN, _margin),

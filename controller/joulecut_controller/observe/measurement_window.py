@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.chunk import Judged, deviation
 from joulecut_controller.observe.gpu_paces import GpuPaces
-from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.view import GpuShift, Phase, StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
@@ -28,6 +27,9 @@ REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second,
 BESIDE_PART = 0.5  # of an iteration: a job may leave data loading out of what it reports
 KINDS_MAX = 64  # of operations: as many as one report holds; the names are a job's own words
 LOAD_SAMPLES_MAX = 4096.0  # beyond it old samples fade, so that slow changes still show
+
+DEVIATIONS_MIN = 16  # of all GPUs: a standard deviation is then known to a sixth
+ITERATIONS_MIN = 4  # of a GPU whose deviations count
 
 Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 
@@ -108,6 +110,57 @@ class _TrainingTime:
         made = self._spans, self.left_out
         self._spans, self.left_out = [], 0
         return made
+
+
+@dataclass(slots=True)
+class OperationVariance:
+    """Running means, variances and covariance of the mean operation of two kinds (Welford).
+
+    Reports have sums by kind. Variation from operation to operation moves two sums independently; a
+    GPU that is slower for a whole iteration moves both together.
+    """
+
+    iterations: int = 0
+    first_s: float = 0.0
+    second_s: float = 0.0
+    first_var: float = 0.0  # sums of squared deviations
+    second_var: float = 0.0
+    both_var: float = 0.0
+    count: float = 0.0  # operations of each kind per iteration, harmonic over the two
+
+    def add(self, first: tuple[float, float], second: tuple[float, float]) -> None:
+        """(busy seconds, operations) of one iteration, by kind."""
+        if first[1] <= 0 or second[1] <= 0:
+            return
+        self.iterations += 1
+        one, two = first[0] / first[1], second[0] / second[1]
+        ahead, behind = one - self.first_s, two - self.second_s
+        self.first_s += ahead / self.iterations
+        self.second_s += behind / self.iterations
+        self.first_var += ahead * (one - self.first_s)
+        self.second_var += behind * (two - self.second_s)
+        self.both_var += ahead * (two - self.second_s)
+        self.count = 2.0 / (1.0 / first[1] + 1.0 / second[1])
+
+    @property
+    def known(self) -> bool:
+        return self.iterations >= ITERATIONS_MIN and self.first_s > 0 and self.second_s > 0
+
+
+def ratios(scatters: Iterable[OperationVariance]) -> tuple[float, float] | None:
+    """Relative standard deviations of an operation, and of a GPU for a whole iteration, over
+    all the GPUs given; None while too little was seen."""
+    known = [one for one in scatters if one.known]
+    if sum(one.iterations - 1 for one in known) < DEVIATIONS_MIN:
+        return None
+    operation = gpu = 0.0
+    for one in known:
+        spare = one.iterations - 1
+        together = one.both_var / (spare * one.first_s * one.second_s)
+        each = one.first_var / one.first_s**2 + one.second_var / one.second_s**2
+        operation += one.count * (each / (2 * spare) - together)
+        gpu += together
+    return math.sqrt(max(0.0, operation / len(known))), math.sqrt(max(0.0, gpu / len(known)))
 
 
 @dataclass(slots=True)

@@ -6,15 +6,14 @@ policy is decided for all entries together; reports go to entries, and a job is 
 """
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
 from joulecut_controller.observe.placement import Placements
-from joulecut_controller.observe.reported_shape import missing, pipeline_of
-from joulecut_controller.observe.reserve import reservation_of, unanimous
+from joulecut_controller.policy.owner import Instance, certain, foreign, instance_of
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import RETIRED_SOURCE, ArrivedReport, FleetState, RateSample
 from joulecut_controller.view import GpuView, JobState, Placement, View
@@ -25,6 +24,8 @@ from joulecut_wire.messages import IterationReport, PipelineShape
 OWNER_AGE_S_MAX = 120.0
 # A rate shows no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
+# Schedules with one part of the model per GPU; of others the reports do not show the cut.
+UNCHUNKED = ("gpipe", "1f1b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,3 +256,76 @@ def _digest(policy: JobPolicy, placement: Placement) -> str:
     pipeline = repr(policy.pipeline).replace("context_parallel=1, expert_parallel=1, ", "")
     content = f"({pipeline}, {placement.stages!r}, {sorted(options.items())!r})"
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def pipeline_of(shapes: Sequence[PipelineShape]) -> Pipeline | None:
+    """The pipeline that these GPUs report; None where it is not known, or they disagree."""
+    stages = {shape.stages for shape in shapes}
+    tensor = {shape.tensor_parallel for shape in shapes}
+    schedules = {shape.schedule for shape in shapes} - {""}
+    microbatches = {shape.microbatches for shape in shapes} - {0}
+    if len(stages) != 1 or len(tensor) != 1:
+        return None
+    if stages == {1}:
+        schedules, microbatches = {"1f1b"}, {1}
+    if len(schedules) != 1 or len(microbatches) != 1:
+        return None
+    schedule, count, width = schedules.pop(), stages.pop(), tensor.pop()
+    if schedule not in UNCHUNKED:
+        return None
+    replicas = -(-len(shapes) // (count * width))
+    return Pipeline(
+        schedule="gpipe" if schedule == "gpipe" else "1f1b",
+        stages=count,
+        microbatches=microbatches.pop(),
+        tensor_parallel=width,
+        data_parallel=max(1, replicas),
+    )
+
+
+def missing(shapes: Sequence[PipelineShape]) -> str:
+    """Why reported shapes are no pipeline yet; empty where nothing is reported."""
+    if not shapes or pipeline_of(shapes) is not None:
+        return ""
+    stages = sorted({shape.stages for shape in shapes})
+    names = sorted({shape.schedule for shape in shapes} - {""})
+    counts = sorted({shape.microbatches for shape in shapes} - {0})
+    return (
+        "the job's processes do not show its whole pipeline: "
+        f"stages {_listed(stages)}, schedule {_listed(names)}, microbatches {_listed(counts)}; "
+        "name it: pipeline: {schedule: ..., stages: ..., microbatches: ...}"
+    )
+
+
+def _listed(values: list[str] | list[int]) -> str:
+    return " and ".join(map(str, values)) or "unknown"
+
+
+def unanimous(placement: Placement, gpus: Mapping[str, GpuView]) -> Instance | None:
+    """The running job of the first GPU of which that is sure; all others have to agree."""
+    for uuid in (uuid for stage in placement.stages for uuid in stage):
+        gpu = gpus.get(uuid)
+        if gpu is not None and gpu.allocation is not None and certain(gpu.allocation):
+            return instance_of(gpu.allocation)
+    return None
+
+
+def reservation_of(
+    policy: JobPolicy, placement: Placement, running: Instance | None, view: View
+) -> str:
+    """Why no command should be sent for the job; empty where one may be."""
+    if placement.doubt:
+        return placement.doubt
+    for uuid in (uuid for stage in placement.stages for uuid in stage):
+        gpu = view.gpus.get(uuid)
+        if gpu is None:
+            continue  # the layout's own complaint
+        node = view.node_at.get(gpu.address)
+        why = (
+            foreign(policy, running, gpu.allocation)
+            or (node.hindrance if node else "")
+            or gpu.hindrance
+        )
+        if why:
+            return f"GPU {gpu.place}: {why}"
+    return ""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from joulecut_controller.plan.clock_reason import sentence_of
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
+from joulecut_controller.plan.granularity import Steps
 from joulecut_controller.plan.plan import Action, ClockReason, verb_of
-from joulecut_controller.plan.steps import Steps
 from joulecut_controller.view import JobState
 
 

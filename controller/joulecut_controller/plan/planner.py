@@ -37,9 +37,11 @@ from joulecut_controller.plan.goal import (
 )
 from joulecut_controller.plan.granularity import (
     LATE_AGAIN_S,
+    Steps,
     rung_of,
     shortest_s,
     stretches_s,
+    timed_steps,
 )
 from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import (
@@ -56,7 +58,6 @@ from joulecut_controller.plan.planning_input import (
     PlanningInput,
 )
 from joulecut_controller.plan.solver_cache import Asking, Question, Soon
-from joulecut_controller.plan.steps import Steps, timed_steps
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator

@@ -3,10 +3,10 @@
 Shapes only: `validation` checks keys against each other. Pure.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from joulecut_controller.policy.gpu_reference import references
 from joulecut_controller.policy.policy import (
     SLOWDOWN,
     TOLERANCE_RATIO,
@@ -29,12 +29,14 @@ from joulecut_engine.graph.shape import CHUNKS_MAX, MICROBATCHES_MAX, STAGES_MAX
 from joulecut_wire.quantity import (
     POWER_W_MAX,
     WAITING_W_MAX,
+    Fault,
     choice,
     duration,
     flag,
     name,
     number,
     percentage,
+    shown,
     text,
     whole,
 )
@@ -50,6 +52,13 @@ RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 360
 TOLERANCE_PERCENT_MAX = 5.0
 WEIGHT_MAX = 1e6  # one job that counts as much as a million others
 
+GPUS_ALLOWED = "NODE/INDICES, like node1/0-7, node1/0 or (quoted between brackets) 'node1/0,2,4'"
+GPU_INDEX_MAX = 63  # NVML numbers the GPUs of a node; no node has more of them
+
+# A node's name as a DNS name, or as Slurm has it.
+_REFERENCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252})/([0-9,-]{1,253})")
+_INDICES = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+
 _MODE = choice("recommend", "enforce", "off")
 _PARALLEL = whole(1, 65_536)
 _PATH = text(4096, "a path")
@@ -58,6 +67,29 @@ _PATH = text(4096, "a path")
 def _anything(value: object) -> object:
     """A key that went; what it holds is not read."""
     return value
+
+
+def references(value: object) -> tuple[GpuRef, ...]:
+    """The GPUs that one entry of `match.gpus` names, in its order. Raises Fault."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        # What YAML makes of [node1/0,2,4]: three entries.
+        raise Fault(f"{value} names no node", GPUS_ALLOWED)
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if not match:
+        raise Fault(f"{shown(value)} names no GPU", GPUS_ALLOWED)
+    node = match[1]
+    indices: list[int] = []
+    for part in match[2].split(","):
+        bounds = _INDICES.fullmatch(part)
+        if not bounds:
+            raise Fault(f"{shown(value)}: {shown(part)} is neither index nor range", GPUS_ALLOWED)
+        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
+        if last < first:
+            raise Fault(f"{shown(value)}: {part} runs backwards", GPUS_ALLOWED)
+        if last > GPU_INDEX_MAX:
+            raise Fault(f"{shown(value)}: index {last}", f"indices 0 to {GPU_INDEX_MAX}")
+        indices += range(first, last + 1)
+    return tuple(GpuRef(node, index) for index in indices)
 
 
 _GROUPS = "([groups](#lock-step-groups-and-replicas))"

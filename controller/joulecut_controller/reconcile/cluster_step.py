@@ -282,7 +282,7 @@ class Cluster:
         """Fits and stores what was learnt. Raises Unavailable."""
         services = self.services
         if not self.services.leases.lost:
-            services.learning.step(self.services.now_s())
+            services.predictions.fit_next(self.services.now_s())
             await services.predictions.save()
             services.holds.catch_up()
             if self.services.claims.leads:

@@ -18,7 +18,6 @@ from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.inbox import Inbox
-from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
@@ -105,7 +104,6 @@ class JobServices(ReconcileContext):
     learner: OnlineEstimator
     planners: Planners
     background: BackgroundTasks
-    learning: Learning
     frontiers: Frontiers
     budgets: Budgets
     power_budget: PowerBudget

@@ -22,7 +22,7 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.trust.breaker import Breaker, Finding, limit_of
 
 TOPIC = "hold"
-RECORDS_READ_MAX = 1_000_000  # all that the store keeps; this topic has one a change
+RECORDS_READ_MAX = 1_000_000  # all that the store keeps
 TRIPS_MAX = 3
 TRIP_MEMORY_S = 86_400.0  # an operator looks once a day; three trips in that time are a pattern
 # After a trip, in order: long enough to measure default clocks again, short enough that one bad
@@ -164,7 +164,7 @@ class Holds:
         if state.empty:
             del self._states[job]
         self._unkept.add(job)
-        self._store.keep_record(Record(self._unix_s(), TOPIC, job, _written(state)))
+        self._store.keep_record(Record(self._unix_s(), TOPIC, job, _written(state)), per_job=1)
         self._unkept.discard(job)
 
 

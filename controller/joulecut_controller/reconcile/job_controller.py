@@ -473,7 +473,7 @@ class JobController:
     def _learnt(self, picture: Picture) -> Learnt:
         """What its own work taught, what other jobs say, and which GPUs have another pace."""
         job, gpus = picture.observation.job, picture.view.gpus
-        own = self._services.learning.learnt(job.workload) if job.policy.profile else Learnt()
+        own = self._services.predictions.learnt(job.workload) if job.policy.profile else Learnt()
         text = "; ".join(filter(None, (own.text, self._services.predictions.sentence(job))))
         drifting = (
             GpuShift((uuid,), shift.ratio).text([gpus[uuid].place if uuid in gpus else uuid])

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from joulecut_controller.board import Learnt
 from joulecut_controller.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.predicted import SOURCE, DefaultWorks, Prediction, default_works
@@ -25,7 +26,7 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import GpuView, JobState, View
 from joulecut_engine.estimate.correction import fit_profile
 from joulecut_engine.estimate.evidence import fingerprint
-from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.online import LearningStats, OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
     PRIOR,
     ROWS_MIN,
@@ -49,6 +50,7 @@ SCALE_SD_MAX = 0.15
 # the forest is fitted again.
 TAUGHT_FIRST = 256
 POSSIBLE_MAX = 16  # estimators that a band is made of
+REFIT_S = 30.0  # of one workload: each fit may lead to another plan
 
 
 @dataclass(slots=True)
@@ -84,6 +86,7 @@ class Predictions:
         self._model, self._number = OtherJobs(()), 0
         self._learns = True
         self._jobs: dict[str, _Job] = {}  # by workload
+        self._fitted_s: dict[str, float] = {}  # by workload, of late
         self.begun = False
         self._changed = False
 
@@ -121,6 +124,18 @@ class Predictions:
             taught = [one for one in stored if one.workload not in mine]
         self._store.keep_learnt(NAME, encoded([*taught, *known][-KNOWN_KEPT:]))
         return taught
+
+    def fit_next(self, now_s: float) -> None:
+        """Fits the estimator to one running job that has new samples."""
+        self._fitted_s = {k: at for k, at in self._fitted_s.items() if now_s - at < REFIT_S}
+        if fitted := self._learner.fit(self._fitted_s):
+            self._fitted_s[fitted] = now_s
+
+    def learnt(self, workload: str) -> Learnt:
+        """For the board, of a job with a profile."""
+        lesson = self._learner.learning_stats(workload)
+        begun_from = "other jobs" if self._learner.predicted(workload) else "the profile"
+        return Learnt(text=learnt_text(lesson, begun_from), refused=lesson.refused)
 
     def learn(self, on: bool) -> None:
         """Whether known jobs correct the prior: the policy's switch."""
@@ -257,6 +272,18 @@ class Predictions:
 
     def _adopt(self, model: OtherJobs) -> None:
         self._model, self._number = model, self._number + 1
+
+
+def learnt_text(lesson: LearningStats, begun_from: str) -> str:
+    """One line: what predictions rest on, their error, and samples not used as reported."""
+    line = f"predicted from {begun_from}; nothing learned from the running job yet"
+    if lesson.taken:
+        line = f"predicted from {begun_from} and {lesson.taken} samples of the running job"
+        if lesson.error is not None:
+            line += f" (time error {100 * lesson.error:.2g} % before learning)"
+    if lesson.refused:
+        line += "; not learned as reported: " + ", ".join(f"{n} {why}" for why, n in lesson.refused)
+    return line
 
 
 def rests_on(model: OtherJobs) -> str:

@@ -38,7 +38,6 @@ from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.loop import HURRY_S, Loop
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics, PassResult
@@ -142,7 +141,6 @@ class Reconciler:
                 now_s=now_s,
             ),
             background=tasks,
-            learning=Learning(learner),
             frontiers=Frontiers(solver.frontier, tasks),
             budgets=Budgets(),
             power_budget=PowerBudget(

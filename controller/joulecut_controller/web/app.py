@@ -24,14 +24,13 @@ from joulecut_controller.cluster.history import History
 from joulecut_controller.cluster.summary import parts_of
 from joulecut_controller.ports import Store
 from joulecut_controller.web.address import ANY, document, get, one_word, stated, whole
-from joulecut_controller.web.board_cache import Newest, render
+from joulecut_controller.web.board_cache import Newest, Publisher, render
 from joulecut_controller.web.board_json import BOARD, BRIEF, EVENT, EVENT_WITH_DETAIL, brief_json
 from joulecut_controller.web.cluster_pages import ClusterPages
 from joulecut_controller.web.commands import CommandChannel, Commands
 from joulecut_controller.web.job_json import JOB
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.middleware import Guard
-from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.responses import (
     ChunkedResponse,
     encode,

@@ -1,10 +1,13 @@
-"""Encoded boards: each is encoded once per pass, whatever the number of readers.
+"""The newest board, which the controller publishes and routes read in another thread, and its text,
+encoded once per pass, whatever the number of readers.
 
 The board of a large fleet is ten megabytes. Making it on request would hold up every other response
 for half a second, so a thread does; until it is done, readers get the board of the previous pass.
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -22,6 +25,26 @@ INLINE_GPUS_MAX = 256  # encoded within some ten milliseconds, sooner than a thr
 # The previous board may replace the newest while that is encoded, not for longer.
 STALE_PASSES = 2.0
 STALE_S_MIN = 10.0
+
+
+class Publisher:
+    """Keeps the newest board only, whatever the number of readers."""
+
+    def __init__(self) -> None:
+        self._board: Board | None = None
+        self._published_s = -math.inf
+
+    def publish(self, board: Board) -> None:
+        self._board = board
+        self._published_s = time.monotonic()
+
+    def current(self) -> Board | None:
+        """The newest board; None before the first pass ended."""
+        return self._board
+
+    def age_s(self) -> float:
+        """Seconds since the newest board was published; infinite before the first."""
+        return time.monotonic() - self._published_s
 
 
 class Newest(Generic[T]):

@@ -10,7 +10,6 @@ from dataclasses import replace
 from joulecut_controller import answer as a
 from joulecut_controller.answer import INTERVAL, Answer, Json, Key, listed, maybe, number, one_of
 from joulecut_controller.board import JobBoard
-from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.state import (
     State,
@@ -227,7 +226,7 @@ JOB = Answer(
     current=maybe(WINDOW).at("view.measured.current"),
     measured=MEASURED.key.here,
     predicted=PREDICTED.key.here,
-    bloat_w=Key(a.NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
+    bloat_w=Key(a.NUMBERS.schema),  # predicted; of the clocks that run
     frontier=listed(Answer(iteration_time_s=a.NUMBER, energy_j=a.NUMBER, lower_bound_j=a.NUMBER)),
     decision=maybe(PLAN),
     applied=maybe(PLAN),

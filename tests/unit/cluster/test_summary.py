@@ -10,7 +10,6 @@ import pytest
 from job_states import changed
 
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.state import next_step, rate_source, state_of
 from joulecut_controller.cluster.summary import cluster_of, part_of
 from joulecut_controller.cluster.worth import job_worth
@@ -216,10 +215,10 @@ def test_power_saved_does_not_jump_while_clocks_change() -> None:
 def test_what_a_plan_removed_is_no_bloat_any_more() -> None:
     """Before it is applied all kinds count; then only the gap to its lower bound."""
     recommended, enforced = boards.job("recommend"), boards.job()
-    assert bloat_w(recommended) == {"intrinsic": 312.0, "extrinsic": 0.0, "variability": 41.0}
+    assert recommended.bloat_w == {"intrinsic": 312.0, "extrinsic": 0.0, "variability": 41.0}
     forecast = enforced.decision.forecast
     gap_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
-    assert bloat_w(enforced) == {"intrinsic": gap_w, "extrinsic": 0.0, "variability": 0.0}
+    assert enforced.bloat_w == {"intrinsic": gap_w, "extrinsic": 0.0, "variability": 0.0}
 
 
 def test_limits_that_outlive_their_leases_without_a_budget_need_a_person() -> None:

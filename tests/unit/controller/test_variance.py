@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from joulecut_controller.observe.variance import (
+from joulecut_controller.observe.measurement_window import (
     DEVIATIONS_MIN,
     ITERATIONS_MIN,
     OperationVariance,

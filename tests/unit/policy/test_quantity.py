@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from joulecut_controller.policy.gpu_reference import references
 from joulecut_controller.policy.policy import GpuRef
+from joulecut_controller.policy.schema import references
 from joulecut_wire import quantity
 from joulecut_wire.quantity import Fault
 

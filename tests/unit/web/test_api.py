@@ -18,9 +18,9 @@ from joulecut_controller.cluster.summary import part_of
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.web import server
 from joulecut_controller.web.app import DOCUMENT, build
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.cluster_json import STANDING
 from joulecut_controller.web.job_json import job_json
-from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.responses import encode
 from joulecut_controller.web.server import Server
 from joulecut_wire.errors import Unavailable

@@ -22,8 +22,8 @@ from starlette.routing import Route
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.web.app import DOCUMENT, routes
+from joulecut_controller.web.board_cache import Publisher
 from joulecut_controller.web.commands import CommandChannel
-from joulecut_controller.web.publisher import Publisher
 
 ROOT = Path(__file__).resolve().parents[3]
 KEPT = ROOT / "docs" / "openapi.json"
