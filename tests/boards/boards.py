@@ -278,7 +278,6 @@ def holdout() -> HoldoutsShown:
             slowdown_ratio=Interval(0.0108, 0.0101, 0.0115),
             predicted_saved_ratio=0.149,
             predicted_slowdown_ratio=0.0111,
-            cooler_celsius=4.2,
             point_in_s=0.0,
         ),
     )

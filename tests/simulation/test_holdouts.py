@@ -66,7 +66,6 @@ def test_windows_measure_what_is_true(long_run: LongRun) -> None:
             assert window.time_sd_s < 0.02 * time_s
             assert window.iterations + window.left_out >= 40
             assert window.gpus == 4
-            assert window.temperature_celsius == pytest.approx(61.5)
             assert window.predicted_energy_j == pytest.approx(energy_j, rel=0.02)
             assert (window.generation > 0) is (arm == "plan")
             assert 30.0 <= window.ended_unix_s - window.begun_unix_s <= SLOT_S

@@ -112,7 +112,6 @@ def measured(
 
     pace = math.exp(-ITERATION_S / world.heat_sink_s)
     cooler = world.cooler_celsius * (1.0 - (1.0 - pace) * _followed(1.0 - plan, pace))
-    celsius = 60.0 + room - cooler
     fast = [_memory(chance.normal(size=count), world.noise_memory, world.noise) for _ in "et"]
     default_j = 30e3 * np.exp(drift + LEAKAGE_PER_CELSIUS * room)
     default_s = ITERATION_S * np.exp(drift)
@@ -135,12 +134,12 @@ def measured(
             math.ceil((begun_s + WARM_UP_S) / ITERATION_S),
             math.floor((begun_s + schedule.slot_s) / ITERATION_S),
         )
-        made.append(_window(job, part, number in held_slots, energy, times, celsius))
+        made.append(_window(job, part, number in held_slots, energy, times))
     return made, truth
 
 
 def _window(
-    job: str, part: slice, held: bool, energy: np.ndarray, times: np.ndarray, celsius: np.ndarray
+    job: str, part: slice, held: bool, energy: np.ndarray, times: np.ndarray
 ) -> MeasuredWindow:
     return MeasuredWindow(
         job=job,
@@ -154,7 +153,6 @@ def _window(
         time_mean_s=float(times[part].mean()),
         time_sd_s=float(times[part].std()),
         energy_j=float(energy[part].mean()),
-        temperature_celsius=float(celsius[part].mean()),
         predicted_time_s=ITERATION_S if held else ITERATION_S * 1.008,
         predicted_energy_j=30e3 if held else 30e3 * 0.845,
     )

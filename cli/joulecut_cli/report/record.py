@@ -105,7 +105,6 @@ def _saving(one: Saving) -> Json:
                 "iteration_time_s": one.default_time_s,
             },
             "plan": {"energy_j": one.plan_energy_j, "iteration_time_s": one.plan_time_s},
-            "cooler_celsius": one.cooler_celsius,
             "point_in_s": number(one.point_in_s),
         },
         "predicted": {

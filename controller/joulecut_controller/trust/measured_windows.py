@@ -5,7 +5,6 @@ in the store, and the saving of a week is computed from there.
 """
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -67,7 +66,7 @@ class Mark:
 
 @dataclass(slots=True)
 class _Sums:
-    """What the chunks of the open window add up to, and the mean temperatures of its GPUs."""
+    """What the chunks of the open window add up to."""
 
     opened_s: float
     gpus: int
@@ -79,8 +78,6 @@ class _Sums:
     left_out: int = 0
     energy_j: float = 0.0
     energy_s: float = 0.0
-    celsius: float = 0.0
-    celsius_seen: int = 0
 
     @property
     def mean_s(self) -> float:
@@ -154,7 +151,7 @@ class MeasuredWindows:
         if before is not None:
             why = _difference(before, mark)
             if not why:
-                self._take(seen)
+                self._take(seen.chunk)
             if why or before != mark:
                 self._close(seen, why or ("stopped" if interrupted else ""))
         elif interrupted and not self.dropped:
@@ -179,17 +176,10 @@ class MeasuredWindows:
         except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control
             self.savings = ()
 
-    def _take(self, seen: JobSeen) -> None:
-        sums = self._open
-        assert sums is not None
-        if seen.chunk is not None:
-            sums.take(seen.chunk)
-        shown = [seen.gpus[uuid].snapshot for uuid in seen.measured.locks if uuid in seen.gpus]
-        celsius = [one.temperature_celsius for one in shown if one is not None]
-        known = [one for one in celsius if one is not None]
-        if known and len(known) >= sums.gpus:
-            sums.celsius += statistics.fmean(known)
-            sums.celsius_seen += 1
+    def _take(self, chunk: Chunk | None) -> None:
+        assert self._open is not None
+        if chunk is not None:
+            self._open.take(chunk)
 
     def so_far(self) -> MeasuredWindow | None:
         """The open window; None where it has no figures."""
@@ -210,7 +200,6 @@ class MeasuredWindows:
             time_sd_s=sums.sd_s,
             energy_j=sums.mean_s * sums.energy_j / sums.energy_s if sums.powered else 0.0,
             left_out=sums.left_out,
-            temperature_celsius=sums.celsius / sums.celsius_seen if sums.celsius_seen else None,
             phase=mark.phase,
             predicted_time_s=plan.default_time_s if default else plan.time_s,
             predicted_energy_j=plan.default_energy_j if default else plan.energy_j,

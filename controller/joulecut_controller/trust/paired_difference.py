@@ -43,7 +43,6 @@ class PairedDifference:
     level_time_log: float
     step_energy_log: float
     step_time_log: float
-    cooler_celsius: float | None
     neighbours_unix_s: tuple[float, float]  # the middle of the first, and of the last
 
 
@@ -116,9 +115,6 @@ def _difference(
     later_s = statistics.fmean([window.middle_unix_s for window in after])
     share = (middle_s - earlier_s) / (later_s - earlier_s)
 
-    def at_holdout(first: Sequence[float], second: Sequence[float]) -> float:
-        return (1.0 - share) * statistics.fmean(first) + share * statistics.fmean(second)
-
     def level(first: Sequence[float], second: Sequence[float]) -> float:
         """Of the plan's logarithms, without their drift: the logarithm of a mean, as a hold-out's
         own is, since a mean of logarithms is lower by half of their variance.
@@ -140,10 +136,6 @@ def _difference(
         for name in ("energy_j", "time_mean_s")
     )
     level_energy, level_time = statistics.fmean(energies[2]), statistics.fmean(times[2])
-    warmth = [
-        [w.temperature_celsius for w in side if w.temperature_celsius is not None]
-        for side in (before, after, held)
-    ]
     return PairedDifference(
         at_unix_s=middle_s,
         neighbours_unix_s=(before[-1].middle_unix_s, after[-1].middle_unix_s),
@@ -154,9 +146,6 @@ def _difference(
         level_time_log=level_time,
         step_energy_log=statistics.fmean(energies[1]) - statistics.fmean(energies[0]),
         step_time_log=statistics.fmean(times[1]) - statistics.fmean(times[0]),
-        cooler_celsius=(
-            statistics.fmean(warmth[2]) - at_holdout(warmth[0], warmth[1]) if all(warmth) else None
-        ),
     )
 
 

@@ -73,7 +73,6 @@ class Saving:
     plan_time_s: float | None = None
     predicted_saved_ratio: float | None = None
     predicted_slowdown_ratio: float | None = None
-    cooler_celsius: float | None = None  # by how much the GPUs are, under the plan
     point_in_s: float | None = None
     reason: str = ""
     phase: str = ""
@@ -157,10 +156,7 @@ def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
         mean_interval(at_s, ratio_j, iterations * default_j, floor_sd=floor, shared=shared)
     )
     time = _log(mean_interval(at_s, ratio_s, iterations * default_s, floor_sd=0.0, shared=shared))
-    cooler = [c.cooler_celsius for c in found if c.cooler_celsius is not None]
-    bare = replace(
-        bare, holdouts=len(found), cooler_celsius=statistics.fmean(cooler) if cooler else None
-    )
+    bare = replace(bare, holdouts=len(found))
     if max(energy.half_width, time.half_width) > LOG_HALF_WIDTH_MAX:
         reason = (
             f"{len(found)} hold-outs that differ too much: energy to {energy.half_width:.0%}, "

@@ -23,10 +23,9 @@ class MeasuredWindow:
     iteration, from their energy counters; 0 where these cover too little.
 
     `shape` names pipeline, GPUs and profile; windows of two shapes, or of two phases of a job, are
-    never compared. `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the
-    mean over the job's GPUs. `left_out` counts iterations inside the window that belong to no step
-    of training (checkpoint, evaluation). The predicted figures are those of the plan in force for
-    this arm, None where there was none.
+    never compared. `generation` is the plan's, 0 for default clocks. `left_out` counts iterations
+    inside the window that belong to no step of training (checkpoint, evaluation). The predicted
+    figures are those of the plan in force for this arm, None where there was none.
     """
 
     job: str
@@ -41,7 +40,6 @@ class MeasuredWindow:
     time_sd_s: float
     energy_j: float
     left_out: Count = 0
-    temperature_celsius: float | None = None
     predicted_time_s: float | None = None
     predicted_energy_j: float | None = None
     phase: str = ""

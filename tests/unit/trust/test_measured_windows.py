@@ -57,7 +57,6 @@ class Job:
     now_s: float = 100.0
     seed: int = 7
     energy_j: list[float] = field(default_factory=lambda: [5000.0, 8000.0])
-    celsius: float | None = 61.0
     without: str = ""  # a GPU without an energy counter
     number: int = 0
     shelf: Shelf = field(default_factory=Shelf)
@@ -118,7 +117,7 @@ class Job:
         made = {}
         for n, (uuid, energy_j) in enumerate(zip(UUIDS, self.energy_j, strict=True)):
             counter_j = None if uuid == self.without else energy_j - age_s * BUSY_W[n]
-            shown = GpuSnapshot(uuid, energy_j=counter_j, temperature_celsius=self.celsius)
+            shown = GpuSnapshot(uuid, energy_j=counter_j)
             description = GpuDescription(uuid, n, "A100", (1410,))
             made[uuid] = GpuView(description, "n1:1", "n1", shown, age_s)
         return made
@@ -168,7 +167,6 @@ def test_a_plain_window_measures_time_and_energy() -> None:
     assert made.iterations >= 57
     assert made.time_mean_s == pytest.approx(5.0, rel=2e-3)
     assert made.energy_j == pytest.approx(5.0 * sum(BUSY_W), rel=3e-3)
-    assert made.temperature_celsius == 61.0
     assert made.begun_unix_s >= 1e9 + 100.0
     assert made.ended_unix_s <= 1e9 + job.now_s + 0.4
     assert job.outcome() == "kept"

@@ -20,7 +20,6 @@ WINDOW = MeasuredWindow(
     time_mean_s=2.0,
     time_sd_s=0.02,
     energy_j=900.0,
-    temperature_celsius=61.5,
     predicted_energy_j=890.0,
 )
 
