@@ -81,6 +81,7 @@ class JobBoard:
     delay: Delay | None = None  # the GPUs that its iterations wait for
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
     solver_wait: SolverWait | None = None
+    computing: bool = False  # `decision` is from before the plan that the solver is at work on
 
     @property
     def plan_state(self) -> PlanState:

@@ -44,8 +44,7 @@ def state_of(job: JobBoard) -> State:
         (view.measured.baseline is None or unknown, "measuring"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
-        # Its first plan is still being computed.
-        (plan is None or (plan.generation == 0 and job.solver_wait is not None), "measuring"),
+        (plan is None or (plan.generation == 0 and job.computing), "measuring"),
     )
     return next((state for applies, state in ordered if applies), "steady")
 

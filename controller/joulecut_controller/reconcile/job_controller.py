@@ -466,6 +466,7 @@ class JobController:
             account=windows.account(),
             vetoes=in_order(vetoes(picture.inputs)),
             solver_wait=wait,
+            computing=rollout.computing,
             learnt=self._learnt(picture),
         )
         return replace(shown, advisable=advice_to_enforce(shown))

@@ -76,6 +76,7 @@ class PlanRollout:
         self.sentence = ""
         # Where `sentence` is no reason for default clocks.
         self._stands_for: JobPolicy | None = None
+        self.computing = False
         self.decision: Plan | None = None
         self._topic = ""
         self._late = False
@@ -127,7 +128,7 @@ class PlanRollout:
         elif job.hindrance and job.policy.mode == "recommend" and decision.plan is not None:
             reason = f"{reason}; not enforceable now: {job.hindrance}"
         decision = replace(decision, reason=reason)
-        self.sentence = reason
+        self.sentence, self.computing = reason, False
         self._stands_for = job.policy if decision.verdict != "default" else None
         try:
             self._log_lateness(decision, job)
@@ -164,6 +165,7 @@ class PlanRollout:
         """
         if policy != self._stands_for:
             self.sentence, self._stands_for = "the solver is at work on the next plan", None
+            self.computing = True
 
     async def release_all(self, reason: str) -> Outcome:
         """Default clocks for everything held for the job, even while the store fails: what an

@@ -174,12 +174,13 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
         young,
         view=changed(young.view, baseline=boards.job().view.measured.baseline),
         sentence=sentence,
+        computing=True,
     )
     assert (state_of(first), next_step(first)) == ("measuring", sentence)
     assert "steady" not in cluster_of(with_job(boards.measuring(), first)).headline
     assert young.decision is not None
     best = "default clocks are best: 0.0% to save"
-    none = replace(first, sentence=best, decision=replace(young.decision, reason=best))
+    none = replace(first, computing=False, sentence=best, decision=replace(young.decision, reason=best))
     assert state_of(none) == "steady"
 
 
