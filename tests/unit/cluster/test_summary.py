@@ -180,7 +180,8 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
     assert "steady" not in cluster_of(with_job(boards.measuring(), first)).headline
     assert young.decision is not None
     best = "default clocks are best: 0.0% to save"
-    none = replace(first, computing=False, sentence=best, decision=replace(young.decision, reason=best))
+    made = replace(young.decision, reason=best)
+    none = replace(first, computing=False, sentence=best, decision=made)
     assert state_of(none) == "steady"
 
 
