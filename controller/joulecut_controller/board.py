@@ -17,7 +17,6 @@ from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.power.budget import Shares
-from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import Delay, JobState, View
@@ -27,6 +26,9 @@ from joulecut_wire.messages import IterationTiming
 PlanState = Literal["enforced", "recommended", "refused"]
 # A slowdown is shown once its standard error is a point at most.
 SLOWDOWN_SD_MAX, NORMAL_95 = 0.01, 1.96
+# What predictions may be off by where a plan is worth enforcing: half of what makes a graph count
+# as unexplained in time; in power a usual saving must stay clearly above it.
+TIME_ERROR_MAX, POWER_ERROR_MAX = 0.02, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,26 @@ class Learnt:
     text: str = ""  # one line
     drifting: tuple[str, ...] = ()  # one line for each GPU whose operations take another time
     refused: tuple[tuple[str, int], ...] = ()  # samples not learned as reported, by reason
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether enforcing a recommendation is advisable: where nothing is `missing`. Errors are of
+    predictions at the clocks that run, `scores` counts hold-outs of an earlier enforced time.
+    """
+
+    missing: str
+    scores: int = 0
+    time_error: float | None = None
+    energy_error: float | None = None
+
+    @property
+    def yes(self) -> bool:
+        return not self.missing
+
+    @property
+    def text(self) -> str:
+        return f"not yet: {self.missing}" if self.missing else "advisable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,6 @@ class JobBoard:
     learnt: Learnt = Learnt()  # its predictors; without a profile, the first recommendation
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day
-    advisable: Verdict | None = None  # whether to enforce; None where that is no question
     holdout: HoldoutsShown | None = None
     default_time: DefaultTime | None = None  # of an enforced job
     rung: Rung = field(default_factory=Rung)  # the granularity in use
@@ -82,6 +103,32 @@ class JobBoard:
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
     solver_wait: SolverWait | None = None
     computing: bool = False  # `decision` is from before the plan that the solver is at work on
+
+    @property
+    def advisable(self) -> Verdict | None:
+        """None where the question does not arise: in another mode, under a reservation, and without
+        a measured profile.
+        """
+        view, profile, plan = self.view, self.view.policy.profile, self.decision
+        measured = profile is not None and not profile.predicted
+        if not measured or view.policy.mode != "recommend" or view.reservation:
+            return None
+        time, power = self.predict_error_time_ratio, self.predict_error_power_ratio
+        saving = self.holdout.saving if self.holdout else None
+        saved = saving.saved_ratio.mid if saving and saving.saved_ratio else None
+        found = [view.placement.complaint or view.hindrance or view.measured.external_lock]
+        if plan is None or plan.changes_nothing:
+            found.append("nothing was recommended so far")
+        if time is None:
+            found.append("no prediction was compared with a measurement yet")
+        elif time > TIME_ERROR_MAX:
+            found.append(f"time error {100.0 * time:.1f} % at the clocks that run")
+        if power is not None and power > POWER_ERROR_MAX:
+            found.append(f"power error {100.0 * power:.1f} %")
+        if saved is not None and saved <= 0.0:
+            found.append(f"{100.0 * saved:.1f} % saved in hold-outs")
+        scores = saving.holdouts if saving else 0
+        return Verdict("; ".join(filter(None, found)), scores, time, power)
 
     @property
     def plan_state(self) -> PlanState:

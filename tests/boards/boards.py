@@ -14,7 +14,6 @@ from joulecut_controller.board import Board, JobBoard, Learnt
 from joulecut_controller.plan.plan import Action, ClockReason, Forecast, FrontierPoint, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
-from joulecut_controller.trust.advisable import Verdict, verdict
 from joulecut_controller.trust.default_windows import Account, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.saving import Saving
@@ -234,7 +233,7 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         applied=decision if enforced else None,
         frontier=frontier(fastest),
         account=Account(1_498_200.0, 1_423_700.0, 1_440_000.0, 0.96) if enforced else Account(),
-        predict_error_time_ratio=0.0031,
+        predict_error_time_ratio=0.0031 if enforced else 0.031,
         predict_error_power_ratio=0.0088,
         learnt=Learnt(
             "predicted by physics x forest, from the profile and 3120 samples of the running job "
@@ -243,9 +242,6 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
             refused=(("clock-not-reached", 12),),
         ),
         holdout=holdout() if enforced else None,
-        advisable=None
-        if enforced
-        else verdict(planned=True, slack=0.004, baseline=True, time_error=0.031, power_error=0.011),
     )
 
 
@@ -349,7 +345,6 @@ def measuring() -> Board:
         shown,
         learnt=Learnt(),
         view=changed(shown.view, baseline=None, current=None),
-        advisable=Verdict(yes=False, text="not yet: nothing was recommended so far"),
         sentence=sentence,
         decision=undecided,
         frontier=(),

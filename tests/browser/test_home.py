@@ -21,7 +21,6 @@ from serving import Serving
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import COARSE_S, History
 from joulecut_controller.store.database import open_store
-from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.web.links import Links
 
 pytestmark = pytest.mark.browser
@@ -39,7 +38,8 @@ def fleet() -> Board:
     """10,000 GPUs, 100 jobs; one of them only recommended and ready, and one agent lost."""
     whole = large.board()
     first, second, *rest = whole.jobs
-    ready = replace(first, mode="recommend", applied=None, advisable=Verdict(True, "checked"))
+    policy = replace(first.view.policy, mode="recommend")
+    ready = replace(first, mode="recommend", applied=None, view=changed(first.view, policy=policy))
     slow = replace(second, view=changed(second.view, peer_iteration_time_s=4.2))
     lost = replace(whole.view.nodes[7], connected=False, error="no answer for 9 s")
     nodes = (*whole.view.nodes[:7], lost, *whole.view.nodes[8:])

@@ -47,7 +47,6 @@ def unprofiled() -> Board:
         predict_error_time_ratio=None,
         predict_error_power_ratio=None,
         learnt=Learnt(),
-        advisable=None,
     )
     return replace(whole, jobs=(bare,), events=boards.EVENTS[-2:])
 

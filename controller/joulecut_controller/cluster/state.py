@@ -93,4 +93,4 @@ def _towards_enforcement(job: JobBoard) -> str:
         return f"{plan.predicted_from}; `mode: enforce` in the policy begins with it"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"
-    return f"not yet: {verdict.missing}" if verdict.missing else verdict.text
+    return verdict.text

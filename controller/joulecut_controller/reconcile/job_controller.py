@@ -36,7 +36,7 @@ from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.planning_step import JobPlanning
 from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.reconcile.trust_inputs import StoredBook, advice_to_enforce, job_seen
+from joulecut_controller.reconcile.trust_inputs import StoredBook, job_seen
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
 from joulecut_engine.money import Iteration, Prices, least_cost
@@ -445,7 +445,7 @@ class JobController:
         wait, ignored = self._planning.wait(), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
-        shown = JobBoard(
+        return JobBoard(
             view=view,
             mode=self.policy.mode,
             sentence=rollout.sentence
@@ -469,7 +469,6 @@ class JobController:
             computing=rollout.computing,
             learnt=self._learnt(picture),
         )
-        return replace(shown, advisable=advice_to_enforce(shown))
 
     def _learnt(self, picture: Picture) -> Learnt:
         """What its own work taught, what other jobs say, and which GPUs have another pace."""

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import asdict, replace
+from typing import Any
 
 import boards
 import pytest
@@ -17,7 +18,6 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.policy.policy import Cost, Policy
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.reference.reference import Answer, Figure
-from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.view import NOT_REPORTED
 from joulecut_wire.messages import IterationTiming
 
@@ -141,7 +141,7 @@ def test_a_rate_of_prometheus_is_the_source_also_where_a_log_shows_starts() -> N
 def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     job = boards.job("recommend")
     assert next_step(job).startswith("not yet: time error 3.1 % at the clocks that run")
-    ready = replace(job, advisable=Verdict(True, "checked"))
+    ready = replace(job, predict_error_time_ratio=0.003)
     assert next_step(ready) == "ready: set `mode: enforce` in the policy"
     [young] = boards.measuring().jobs
     assert next_step(young) == "measuring the baseline (12 of 30 iterations)"
@@ -151,6 +151,24 @@ def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     assert (state_of(held), state_of(boards.job())) == ("tripped", "enforced")
     assert "arms it again" in next_step(held)
     assert next_step(boards.job()) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        ({"hindrance": "its agent backs off"}, "its agent backs off"),
+        ({"predict_error_time_ratio": None}, "no prediction was compared with a measurement yet"),
+        ({"predict_error_time_ratio": 0.021}, "time error 2.1 % at the clocks that run"),
+        ({"predict_error_power_ratio": 0.06}, "power error 6.0 %"),
+        ({"decision": None}, "nothing was recommended so far"),
+    ],
+)
+def test_each_thing_alone_speaks_against_enforcing(change: dict[str, Any], missing: str) -> None:
+    ready = replace(boards.job("recommend"), predict_error_time_ratio=0.003)
+    assert ready.advisable.yes
+    if "hindrance" in change:
+        change = {"view": changed(ready.view, **change)}
+    assert replace(ready, **change).advisable.text == f"not yet: {missing}"
 
 
 def test_a_job_that_has_never_reported_is_a_note_and_one_that_stopped_a_fault() -> None:
