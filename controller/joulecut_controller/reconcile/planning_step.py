@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -46,14 +45,6 @@ JOBS_AT_ONCE = NOISE_KEPT
 ANSWERS_KEPT = 24
 
 
-class Urgency(IntEnum):
-    """Of a decision that waits for the workers."""
-
-    LATE = 0  # the plan held misses its deadline
-    UNPLANNED = 1  # default clocks run
-    PLANNED = 2  # the plan held is compared again
-
-
 Complete = Callable[[Prepare, Forecast, Comparison, Evaluation], Forecast]
 
 
@@ -76,15 +67,14 @@ class Turns:
     """Which jobs ask the workers now. A turn lasts as long as a decision, from one question to the
     next: each step of a job gives it back unless an answer or the turn itself is waited for then.
 
-    A job whose plan is late comes before one without a plan, and that before one whose plan is
-    compared again; of equals the one that has waited longest. `next_one` is called with a waiting
-    job that has its turn now, for a step of it.
+    The job that has waited longest comes first. `next_one` is called with a waiting job that has
+    its turn now, for a step of it.
     """
 
     next_one: Callable[[str], None]
     at_once: int = JOBS_AT_ONCE
     _having: set[str] = field(default_factory=set)
-    _waiting: dict[str, Urgency] = field(default_factory=dict)  # the first has waited longest
+    _waiting: dict[str, None] = field(default_factory=dict)  # the first has waited longest
     _unanswered: set[str] = field(default_factory=set)  # whose newest step ended with a question
 
     @contextmanager
@@ -98,18 +88,18 @@ class Turns:
                 self._waiting.pop(job, None)
                 self._having.discard(job)
             while self._waiting and len(self._having) < self.at_once:
-                waiting = self.line[0]
+                waiting = next(iter(self._waiting))
                 del self._waiting[waiting]
                 self._having.add(waiting)
                 self.next_one(waiting)
 
-    def ask(self, job: str, urgency: Urgency) -> bool:
+    def ask(self, job: str) -> bool:
         """Whether the job has its turn; else it waits for one."""
         if job not in self._having and len(self._having) < self.at_once:
             self._waiting.pop(job, None)
             self._having.add(job)
         elif job not in self._having:
-            self._waiting[job] = urgency
+            self._waiting.setdefault(job)
         return job in self._having
 
     def unanswered(self, job: str) -> None:
@@ -119,7 +109,7 @@ class Turns:
     @property
     def line(self) -> list[str]:
         """The jobs that wait, in their order."""
-        return sorted(self._waiting, key=self._waiting.__getitem__)
+        return list(self._waiting)
 
 
 @dataclass(slots=True)
@@ -163,7 +153,6 @@ class JobPlanning:
     def __init__(self, planners: Planners, name: str) -> None:
         self._planners, self.name = planners, name
         self._under_way: _UnderWay | None = None
-        self._urgency = Urgency.UNPLANNED
         self._steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
         self._waits_since_s: float | None = None  # for workers, whatever the question was at first
         self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
@@ -179,13 +168,10 @@ class JobPlanning:
         if applied is not None and applied.forecast is None:
             return given_up(state, Veto("off", "nothing fixed is asked for: default clocks"))
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
-        on_time = not is_late(inputs)
         stands = not inputs.examined and not hindered and self._steady == rests_on
-        if stands and on_time and self._under_way is None:
+        if stands and self._under_way is None and not is_late(inputs):
             self._waits_since_s = None
             return Decision("keep", "steady", "plan unchanged", state)
-        planned = Urgency.PLANNED if applied else Urgency.UNPLANNED
-        self._urgency = planned if on_time else Urgency.LATE
         begun = self._under_way
         if begun is None or begun.rests_on != (*rests_on, hindered):
             # The jobs of other pictures would be kept with each decision that waits.
@@ -245,7 +231,7 @@ class JobPlanning:
         """The answer, as soon as it is there; None while the job waits for its turn."""
         future = self._asked.get(ask.key)
         if future is None or _lost(future):
-            if not self._planners.turns.ask(self.name, self._urgency):
+            if not self._planners.turns.ask(self.name):
                 return None
             prepare = self._planners.solver.prepare
             future = self._planners.workers.submit(worker_calls.reply, prepare, ask)
