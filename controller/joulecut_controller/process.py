@@ -23,7 +23,7 @@ from joulecut_controller.election.postgres_lock import PostgresLock
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
 from joulecut_controller.log import NAME, log
-from joulecut_controller.metrics.endpoint import MetricsEndpoint
+from joulecut_controller.metrics.collector import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.service_context import ServiceContext
 from joulecut_controller.solver_warmup import SolverWarmup

@@ -19,7 +19,7 @@ from joulecut_controller.election.epoch import Comeback
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
-from joulecut_controller.metrics.endpoint import MetricsEndpoint
+from joulecut_controller.metrics.collector import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.policy_file import PolicyFile

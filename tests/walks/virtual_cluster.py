@@ -33,7 +33,7 @@ from joulecut_controller.election.leader_lock import Timing
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import MESSAGE_BYTES_MAX, GrpcFleet
 from joulecut_controller.garbage import Sweeper
-from joulecut_controller.metrics.endpoint import MetricsEndpoint
+from joulecut_controller.metrics.collector import MetricsEndpoint
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.service_context import ServiceContext
 from joulecut_controller.solver_warmup import SolverWarmup

@@ -1,25 +1,32 @@
-"""The controller's metrics, read from the current board at every scrape.
+"""The text of `/metrics`: series of a leader or a standby, and of the process, at every scrape.
 
-Nothing is kept between scrapes but high-water marks of counters, so a job that left the policy
-leaves no stale series behind, and the metrics cannot disagree with the page.
+They are read off the current board. Nothing is kept between scrapes but high-water marks of
+counters, so a job that left the policy leaves no stale series behind, and the metrics cannot
+disagree with the page.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import MappingProxyType
 
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     InfoMetricFamily,
 )
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.worth import job_worth
+from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.metrics.job_metrics import SAMPLES, Row, rows, saved_j
 from joulecut_controller.reconcile.loop_metrics import BUCKETS_S, Histogram, LoopMetrics
+from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_wire import metrics as m
 
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily
@@ -149,3 +156,42 @@ def _histogram(metric: m.Metric, counted: Histogram) -> HistogramMetricFamily:
     family = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
     family.add_metric((), buckets, counted.sum_s)
     return family
+
+
+class MetricsEndpoint:
+    """One collector at a time; no series before the first board."""
+
+    def __init__(
+        self, certificates: Mapping[str, Callable[[], float | None]] = MappingProxyType({})
+    ) -> None:
+        """`certificates` are the ends of those in use, in unix seconds, by use."""
+        self._certificates = CertificateCollector(certificates)
+        self._registry = CollectorRegistry()
+        self._process = ProcessCollector(registry=None)
+        self._one_at_a_time = threading.Lock()  # scrapes share the high-water marks of counters
+
+    def show(self, reconciler: Reconciler, leadership: Leadership) -> None:
+        self._collect(
+            BoardCollector(
+                lambda: reconciler.board,
+                reconciler.metrics,
+                epoch=lambda: reconciler.epoch,
+                leads=lambda: reconciler.leads and reconciler.claims.leads and leadership.proven,
+            )
+        )
+
+    def stand_by(self, board: Board) -> None:
+        self._collect(BoardCollector(lambda: board))
+
+    def text(self, as_openmetrics: bool) -> bytes:
+        """In the format of Prometheus, or of OpenMetrics."""
+        write = openmetrics.generate_latest if as_openmetrics else generate_latest
+        with self._one_at_a_time:
+            return bytes(write(self._registry))
+
+    def _collect(self, collector: Collector) -> None:
+        registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old
+        registry.register(collector)
+        registry.register(self._certificates)
+        registry.register(self._process)
+        self._registry = registry

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.observe.work import Busy
+from joulecut_controller.observe.phases import Busy
 from joulecut_controller.view import GpuShift
 
 NO_CLOCKS: Mapping[str, int] = {}

@@ -22,9 +22,8 @@ from joulecut_controller.observe.measurement_window import (
     MeasurementWindow,
 )
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
-from joulecut_controller.observe.phases import PHASES_MAX, Phases
+from joulecut_controller.observe.phases import PHASES_MAX, InferredWork, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
-from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reference.reference import Answer, Figure, Reference, walked_sd
 from joulecut_controller.trust.breaker import EndedIteration

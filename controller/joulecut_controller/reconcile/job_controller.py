@@ -30,10 +30,9 @@ from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Point
 from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, give_way, in_thread
-from joulecut_controller.reconcile.drift import as_asked, drift, used_again
 from joulecut_controller.reconcile.holds import JobBreaker
 from joulecut_controller.reconcile.leases import Outcome
-from joulecut_controller.reconcile.plan_rollout import PlanRollout
+from joulecut_controller.reconcile.plan_rollout import PlanRollout, as_asked, drift, used_again
 from joulecut_controller.reconcile.planning_step import JobPlanning
 from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.reconcile.trust_inputs import StoredBook, job_seen

@@ -1,19 +1,21 @@
 """Routes of the home page: the cluster in brief, its tables a page at a time, its history."""
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from joulecut_controller.answer import NUMBER, Json, listed
+from joulecut_controller.answer import COUNT, NUMBER, Answer, Json, Key, listed
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import COARSE_POINTS, COARSE_S, FINE_S, History
 from joulecut_controller.cluster.summary import parts_of
-from joulecut_controller.web.address import ANY, get, whole
+from joulecut_controller.web.address import ANY, get, one_word, whole
 from joulecut_controller.web.board_cache import Newest
 from joulecut_controller.web.board_json import in_order, work_by_gpu
 from joulecut_controller.web.cluster_json import (
@@ -32,10 +34,14 @@ from joulecut_controller.web.cluster_json import (
 )
 from joulecut_controller.web.gpu_json import GPU, gpu_json
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.paging import page_json, paged, question
 from joulecut_controller.web.responses import encode, json_bytes, json_response
 from joulecut_controller.web.week import Week
 
+SIZE_DEFAULT = 50
+SIZE_MAX = 200  # rows: more are not read, and cost a browser more than they show
+PAGE_MAX = 100_000
+SEARCH_LENGTH_MAX = 200
+ORDERS = ("ascending", "descending")
 SPAN_S_MAX = int(COARSE_S * COARSE_POINTS)
 SPAN_S_DEFAULT = 86_400
 SERIES: Json = {
@@ -44,6 +50,22 @@ SERIES: Json = {
     "required": ["step_s", "at_unix_s"],
     "additionalProperties": listed(NUMBER).schema,
 }
+
+
+def paged(row: Answer | Key) -> Answer:
+    """One page of a table, and how much there is."""
+    return Answer(rows=listed(row), total=COUNT, page=COUNT, pages=COUNT, size=COUNT)
+
+
+def question(columns: Sequence[str]) -> dict[str, tuple[Json, str]]:
+    """The parameters of a table with these columns."""
+    return {
+        "search": (ANY | {"maxLength": SEARCH_LENGTH_MAX}, "in the row's words"),
+        "sort": (one_word(*columns), "a column; unknown values come last"),
+        "order": (one_word(*ORDERS), "of the sorted column"),
+        "page": (whole(PAGE_MAX, 1), "from 1"),
+        "size": (whole(SIZE_MAX, SIZE_DEFAULT), "rows of a page"),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +163,36 @@ def _gpu_rows(board: Board, node: str, job: str) -> list[Json]:
             continue
         rows.append({"place": gpu.place, **gpu_json(gpu, of_job)})
     return rows
+
+
+def page_json(rows: Iterable[Json], asked: Mapping[str, Any], searched: Sequence[str]) -> Json:
+    """The rows that contain the search in one of the `searched` columns, one page of them. Unknown
+    values come last in either order. `asked` are the parameters of a table.
+    """
+    search, sort, size = asked["search"].strip().lower(), asked["sort"], asked["size"]
+    found = [row for row in rows if _contains(row, search, searched)]
+    known = [row for row in found if row[sort] is not None]
+    unknown = [row for row in found if row[sort] is None]
+    known.sort(key=lambda row: _key(row[sort]), reverse=asked["order"] == ORDERS[1])
+    ordered = known + unknown
+    pages = max(1, math.ceil(len(ordered) / size))
+    page = min(asked["page"], pages)
+    begin = (page - 1) * size
+    return {
+        "rows": ordered[begin : begin + size],
+        "total": len(ordered),
+        "page": page,
+        "pages": pages,
+        "size": size,
+    }
+
+
+def _contains(row: Json, search: str, searched: Sequence[str]) -> bool:
+    return not search or any(search in str(row[name]).lower() for name in searched)
+
+
+def _key(value: Any) -> Any:
+    """Of an interval its middle; text without case."""
+    if isinstance(value, dict):
+        return value["mid"]
+    return value.lower() if isinstance(value, str) else value

@@ -14,9 +14,8 @@ from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.drift import drift
 from joulecut_controller.reconcile.leases import Leases, Place
-from joulecut_controller.reconcile.plan_rollout import PlanRollout
+from joulecut_controller.reconcile.plan_rollout import PlanRollout, drift
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.view import View
 from joulecut_engine.optimize.check import check

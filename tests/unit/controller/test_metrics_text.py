@@ -10,8 +10,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board, standby_board
-from joulecut_controller.metrics.collector import BoardCollector
-from joulecut_controller.metrics.endpoint import MetricsEndpoint
+from joulecut_controller.metrics.collector import BoardCollector, MetricsEndpoint
 from joulecut_controller.ports import FleetState
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.view import NodeView

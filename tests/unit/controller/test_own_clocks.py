@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN, own_clocks
+from joulecut_controller.plan.costs import FASTER_RATIO_MIN, own_clocks
 
 CLOCKS_MHZ = (1005, 1110, 1200, 1305, 1410)
 WAITING_W = 80.0

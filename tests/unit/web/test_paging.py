@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
 from joulecut_controller.web.address import stated
-from joulecut_controller.web.cluster_pages import ClusterPages
-from joulecut_controller.web.paging import SIZE_MAX, page_json
+from joulecut_controller.web.cluster_pages import SIZE_MAX, ClusterPages, page_json
 
 ROWS = st.lists(
     st.fixed_dictionaries(
