@@ -263,7 +263,6 @@ class Board:
     leader: str = ""  # of a standby: host and port of the one that leads, where that is known
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
     policy: Policy | None = None  # in force
-    steady: bool = False  # nothing was changed, and nothing needs attention
     lines: tuple[LogLine, ...] = ()  # what was done since the last board, and what is wrong
     warnings: tuple[str, ...] = ()  # what is wrong with the controller itself
     unused_s: Mapping[str, float] = field(default_factory=dict)  # by GPU that is held and not used

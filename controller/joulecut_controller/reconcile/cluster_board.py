@@ -41,7 +41,6 @@ async def make_board(
         pass_number=number,
         epoch=services.epoch,
         sentence=actions or "no change",
-        steady=not actions,
         lines=(*done, *_wrong(cluster, said, warnings)),
         warnings=warnings,
         view=cluster.view(board.view for board in boards),
