@@ -161,7 +161,7 @@ class Window:
     counters. `energy_j` is None while too few counter steps were seen. `operation_sd_ratio` and
     `gpu_sd_ratio` are relative standard deviations: of a single operation, and of all that one GPU
     does in an iteration; None where no operations were reported, or it was not kept.
-    `work_sd_ratio` is that of inferred work (`observe.work`), 0 where it is not known.
+    `work_sd_ratio` is that of inferred work (`observe.phases`), 0 where it is not known.
     """
 
     iterations: int
