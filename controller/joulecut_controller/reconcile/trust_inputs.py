@@ -1,32 +1,22 @@
 """What trust sees of a job, and the book it writes to: the store and the audit log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from joulecut_controller.board import JobBoard
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.veto import first
-from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.savings.stored import read_windows
-from joulecut_controller.trust.advisable import Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import KEPT_S, TOPIC, MeasuredWindow, to_json
 from joulecut_controller.view import Measured
 from joulecut_wire.errors import JoulecutError
 
 WINDOWS_MAX = 5_000  # of one job and week
-ROUNDING = 1e-9  # of a deadline
-
-_RANKS: Mapping[Ranks, str] = {
-    "hook": "reported by the job",
-    "list": "as listed",
-    "completion-index": "as counted",
-}
 
 
 def job_seen(
@@ -80,33 +70,6 @@ def _hindrance(inputs: PlanningInput, measured: Measured) -> str:
     if veto is not None:
         return veto.text
     return "waiting for a straggler" if measured.straggling else ""
-
-
-def advice_to_enforce(shown: JobBoard) -> Verdict | None:
-    """None where the question does not arise: in another mode, under a reservation, and without a
-    profile (such a job is explored within its target).
-    """
-    job, plan, saving = shown.view, shown.decision, shown.holdout and shown.holdout.saving
-    policy = job.policy
-    profile = policy.profile
-    unmeasured = profile is None or profile.predicted
-    if unmeasured or policy.mode != "recommend" or job.reservation:
-        return None
-    slack = None
-    if plan and plan.forecast and plan.deadline_s:
-        slack = 1.0 - plan.forecast.iteration_time_s / plan.deadline_s
-        slack = max(0.0, slack) if slack > -ROUNDING else slack
-    return verdict(
-        planned=plan is not None and not plan.changes_nothing,
-        slack=slack,
-        baseline=job.measured.baseline is not None,
-        time_error=shown.predict_error_time_ratio,
-        power_error=shown.predict_error_power_ratio,
-        saved=saving.saved_ratio if saving else None,
-        holdouts=saving.holdouts if saving else 0,
-        doubt=job.placement.complaint or job.hindrance or job.measured.external_lock,
-        ranks=_RANKS[policy.ranks],
-    )
 
 
 class StoredBook:
