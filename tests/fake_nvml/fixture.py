@@ -229,11 +229,6 @@ class _Faults:
             _gpu(state, gpu).persistence = 0
             return time.monotonic()
 
-    def set_idle_unload(self, on: bool) -> None:
-        """Whether settings are lost when the last client leaves or dies, without persistence."""
-        with self._look() as state:
-            state.idle_unload = int(on)
-
     def set_permission(self, allowed: bool | None) -> None:
         """True: everybody may write; False: nobody; None: who has CAP_SYS_ADMIN."""
         with self._shared.turn() as state:
@@ -475,10 +470,6 @@ class FakeNvml(_Others):
         """Each GPU's locked range in MHz as last written; None where it is not locked."""
         with self._look() as state:
             return tuple(_range(gpu.lock) for gpu in state.gpus[: state.gpu_count])
-
-    def memory_locks(self) -> tuple[tuple[int, int] | None, ...]:
-        with self._look() as state:
-            return tuple(_range(gpu.memory_lock) for gpu in state.gpus[: state.gpu_count])
 
     def limits_w(self) -> tuple[float, ...]:
         """Each GPU's power limit as last written, whatever is enforced."""

@@ -224,7 +224,6 @@ class State(c.Structure):
         ("driver_version", c.c_uint32),
         ("renumbers", c.c_uint32),
         ("sessions", c.c_uint32),
-        ("idle_unload", c.c_uint32),
         ("writes_total", c.c_uint64),
         ("calls_total", c.c_uint64),
         ("events_total", c.c_uint64),

@@ -151,25 +151,12 @@ static uint64_t started_ticks(uint32_t pid)
     return field == NULL ? 0 : strtoull(field, NULL, 10);
 }
 
-static void left(struct state *state, struct client *client)
-{
-    client->pid = 0;
-    for (int i = 0; i < CLIENTS_MAX; i++)
-        if (state->clients[i].pid != 0)
-            return;
-    if (!state->idle_unload)
-        return;
-    for (uint32_t i = 0; i < state->gpu_count; i++)
-        if (!state->gpus[i].persistence)
-            physics_forget(&state->gpus[i], state_now_ns(state));
-}
-
 void clients_bury(struct state *state)
 {
     for (int i = 0; i < CLIENTS_MAX; i++) {
         struct client *client = &state->clients[i];
         if (client->pid != 0 && started_ticks(client->pid) != client->started_ticks)
-            left(state, client);
+            client->pid = 0;
     }
 }
 
@@ -191,7 +178,7 @@ void clients_leave(struct state *state, uint32_t pid)
 {
     for (int i = 0; i < CLIENTS_MAX; i++)
         if (state->clients[i].pid == pid)
-            left(state, &state->clients[i]);
+            state->clients[i].pid = 0;
 }
 
 /* ---- what others did ----------------------------------------------------------------------- */

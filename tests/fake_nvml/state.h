@@ -218,7 +218,6 @@ struct state {
     uint32_t driver_version;  /* a library knows one version of the driver, and no other */
     uint32_t renumbers;       /* a lie: each session finds the UUIDs at other indices */
     uint32_t sessions;
-    uint32_t idle_unload;     /* settings go with the last client, without persistence mode */
     uint64_t writes_total;
     uint64_t calls_total;
     uint64_t events_total;
@@ -240,7 +239,7 @@ void state_give(void);
 
 uint64_t state_now_ns(const struct state *state);
 
-/* Who uses the driver. Settings go with the last one where `idle_unload` says so. */
+/* Who uses the driver. */
 int clients_enter(struct state *state, uint32_t pid); /* 0, or -1: there are too many */
 void clients_leave(struct state *state, uint32_t pid);
 void clients_bury(struct state *state); /* forgets those that have died */
