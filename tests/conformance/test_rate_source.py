@@ -20,8 +20,8 @@ from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
 from joulecut_agent.counters import Counters
-from joulecut_agent.jobs import otlp_receiver, report_socket
-from joulecut_agent.jobs.binding import Binding, Sender
+from joulecut_agent.jobs import otlp_receiver
+from joulecut_agent.jobs.binding import Binding
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.log_line import PRESETS, LogSource
@@ -257,12 +257,6 @@ def test_overload_is_shed_and_counted_and_ends(node: Node, rig: Rig) -> None:
     rig_again = RIGS["datagrams"]
     rig_again.send(node, range(9001, 9002))
     eventually("heard again", lambda: node.turn()[-1:][0].iteration == 9001)
-
-
-def test_the_inbox_is_bounded(node: Node) -> None:
-    fault = Fault(Sender(0, -1), "otlp", "wrong")
-    taken = [node.socket.submit(fault) for _ in range(report_socket.INBOX_MAX + 5)]
-    assert taken.count(False) == node.counted("shed") == 5
 
 
 def test_a_sender_is_found_by_its_socket_and_not_by_its_word(node: Node) -> None:

@@ -182,37 +182,10 @@ def test_the_environment_names_the_socket(
     assert isinstance(decode(listener.recv(9999)), IterationReport)
 
 
-def test_the_agent_takes_reports_of_its_own_gpus(folder: Path, desk: Desk) -> None:
-    for uuid in ("GPU-a", "GPU-z"):
-        reporter = Reporter("demo", uuid, 0, str(folder / "jobs.sock"))
-        assert reporter.iteration(1, 0.5, {"forward": (4, 0.1)})
-        reporter.close()
-    desk.jobs.turn()
-    assert desk.counts() == {"accepted": 1, "refused": 1}
-    assert desk.watcher.drain()[0] == (
-        IterationReport("demo", "GPU-a", 0, 1, 0.5, (OperationReport("forward", 4, 0.1),)),
-    )
-    assert desk.jobs.live.holding() == {"GPU-a": ("demo",)}
-
-
 MARK = (
     b'{"v":1,"job":"demo","uuid":"GPU-a","mark":"begin","kind":"forward","stage":0,'
     b'"microbatch":0,"iteration":1,"t_ns":5}'
 )
-
-
-def test_broken_datagrams_are_counted_and_said_once_in_a_while(
-    folder: Path, desk: Desk, capfd: pytest.CaptureFixture[str]
-) -> None:
-    desk.answer = "no clock schedule"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        stranger.connect(str(folder / "jobs.sock"))
-        for raw in (b"", b"{}", b"\xff" * 30, b"x" * (DATAGRAM_BYTES_MAX + 5), MARK):
-            stranger.send(raw)
-            desk.jobs.turn()
-    assert desk.counts() == {"dropped": 4, "refused": 1}
-    assert not any(desk.jobs.live.holding().values())
-    assert len(capfd.readouterr().err.splitlines()) == 1
 
 
 ITERATION = (

@@ -20,7 +20,7 @@ from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.keeper.journal import Journal
 from joulecut_agent.keeper.keeper import Keeper
 from joulecut_agent.keeper.lease import HOLD_S_MAX, STEP_S
-from joulecut_agent.keeper.requests import Clear, Renew, Step
+from joulecut_agent.keeper.requests import Renew, Step
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import Transient
 from joulecut_wire.messages import GpuSnapshot, NodeSnapshot, ScheduleStep, Setting, TimedStep
@@ -155,23 +155,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def _setting(uuid: str = A, schedule: tuple[ScheduleStep, ...] = EDGE, low_mhz: int = 0) -> Setting:
     return Setting(uuid, REST, low_mhz, None, schedule, 0.5)
-
-
-def test_marks_step_through_a_schedule_under_its_lease(node: Node) -> None:
-    assert node.order(_setting(), _setting(B, ())) == ["", ""]
-    assert (node.mhz(), node.mhz(B)) == (REST, REST), "it begins where it rests"
-    for iteration in range(1, 6):
-        for kind, microbatch, at, then in (
-            ("forward", 0, "begin", REST), ("forward", 1, "end", REST),
-            ("forward", 1, "begin", 900), ("backward", 1, "begin", 900),
-            ("backward", 7, "begin", REST), ("backward", 7, "end", REST),
-        ):  # fmt: skip
-            node.now_s += 0.2
-            assert node.mark(kind, microbatch, iteration, at=at) == ""
-            assert (node.mhz(), node.mhz(B)) == (then, REST)
-    assert node.steps == {"accepted": 10}
-    node.wait(61.0)
-    assert not node.cards.locked, "a step renews no lease"
 
 
 def test_every_microbatch_is_the_rest_of_them(node: Node) -> None:
@@ -359,22 +342,6 @@ def test_what_an_agent_before_left_low_is_let_rest(node: Node) -> None:
     assert node.mhz() == REST, "a mark alone lowers nothing"
 
 
-def test_a_lease_that_is_gone_takes_its_schedule_along(node: Node) -> None:
-    assert node.order(_setting()) == [""]
-    node.client.ask(Clear(1))
-    node.wait(0.1)
-    assert node.mark("forward", 1) == ""
-    assert not node.cards.locked
-
-
-def test_marks_of_others_move_nothing(node: Node) -> None:
-    assert node.order(_setting()) == [""]
-    assert "is job demo's, not other's" in node.mark("forward", 1, job="other")
-    assert node.mark("forward", 1, uuid=B) == ""
-    assert node.mark("optimizer", 1) == "", "known, and nothing is due"
-    assert node.mhz() == REST
-
-
 def test_without_a_keeper_marks_cost_nothing(node: Node) -> None:
     assert node.order(_setting()) == [""]
     node.client.detach()
@@ -462,21 +429,6 @@ def test_timed_steps_are_sent_ahead_and_held_between_starts(node: Node) -> None:
     assert (timing.missed_ratio, timing.change_error_s) == (0.0, 0.02)
 
 
-def test_an_agent_that_hangs_leaves_nothing_low_for_longer_than_a_second(node: Node) -> None:
-    assert _iterate(node, range(4))
-    assert node.order(TIMED) == [""]
-    assert _iterate(node, range(4, 6)) == [900, 900]
-    node.starts.on_start("demo", A, node.now_s, 6, "report")
-    node.wait(5.0)
-    assert node.mhz() == 900
-    node.wait(HOLD_S_MAX, agent=False)
-    assert node.mhz() == REST
-    node.schedules.turn()
-    assert node.mhz() == REST, "what was raised is no longer held"
-    node.wait(1.1)
-    assert node.mhz() == 900, "and the schedule goes on once the agent does"
-
-
 def test_a_lost_start_rests_and_the_next_job_does_not_follow_the_schedule(node: Node) -> None:
     _iterate(node, range(4))
     assert node.order(TIMED) == [""]
@@ -507,21 +459,6 @@ def _read(node: Node, busy: float | None, *, every_s: float = 0.25, for_s: float
         node.wait(every_s)
         gpus = (GpuSnapshot(A, utilization_gpu_ratio=busy), GpuSnapshot(B, utilization_gpu_ratio=1))
         node.schedules.on_reading(NodeSnapshot(number, node.now_s, gpus))
-
-
-@pytest.mark.parametrize("busy", [0.06, 1.0, None])
-def test_an_unused_gpu_is_low_until_its_first_work(node: Node, busy: float | None) -> None:
-    assert node.schedules.reading_s() == math.inf
-    assert node.order(UNUSED, Setting(B, 900)) == ["", ""]
-    assert node.schedules.reading_s() < 0.5
-    _read(node, 0.05, for_s=50.0)
-    assert node.mhz() == 600
-    _read(node, busy, for_s=0.25)
-    assert A not in node.cards.locked, "by its first reading, without a controller"
-    assert node.cards.locked[B] == (0, 900), "and no other GPU"
-    assert node.schedules.reading_s() == math.inf
-    _read(node, 0.0)
-    assert A not in node.cards.locked, "and it stays so until the next command"
 
 
 def test_what_is_not_read_is_not_slowed(node: Node) -> None:

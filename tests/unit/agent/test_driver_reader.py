@@ -23,9 +23,7 @@ from joulecut_agent.monitor import driver_reader
 from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_agent.monitor.reader_protocol import DRIVER
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
-from joulecut_agent.ports.reader import Burst, Reading
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import GpuSnapshot
 
 
 class Clock(HeldClock):
@@ -95,14 +93,6 @@ def running(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     )  # who answers at all is waited for
     monkeypatch.setattr(driver_reader, "OPEN_WAIT_S", PATIENCE_S)
     return rig
-
-
-def test_it_returns_what_its_reader_returns(rig: Rig) -> None:
-    assert [gpu.clocks_mhz for gpu in rig.reader.describe()] == [(1, 2)] * 3
-    first = rig.reader.read()[0]
-    snapshot = GpuSnapshot("g0", energy_j=1.5, event_reasons=("idle",))
-    assert first == Reading("g0", snapshot, None, (("read", 0.1),), 7.0)
-    assert rig.reader.burst(1) == Burst(power_w=((1.0, 2.0),))
 
 
 def test_a_gpu_that_hangs_costs_itself_and_comes_back(rig: Rig) -> None:

@@ -37,12 +37,6 @@ def _written(path: Path) -> Journal:
     return journal
 
 
-def test_what_was_intended_is_found_again(tmp_path: Path) -> None:
-    _written(tmp_path / "journal")
-    again = Journal(tmp_path / "journal", BOOT)
-    assert (again.held, again.epoch_seen, again.remarks) == ({A: (0, 600, 0)}, 4, set())
-
-
 def test_torn_at_every_byte_it_still_names_every_gpu_whose_line_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     _written(path)
@@ -283,14 +277,6 @@ def test_apart_an_epoch_that_cannot_be_kept_is_refused(tmp_path: Path, gone: str
     assert _apart(tmp_path).epoch_seen == 5
 
 
-def test_apart_many_terms_stay_small(tmp_path: Path) -> None:
-    journal = _apart(tmp_path)
-    for epoch in range(1, 3000):
-        _intend(journal, epoch, {})
-        assert (tmp_path / "journal").stat().st_size < module.BYTES_MAX + 200
-    assert _apart(tmp_path).epoch_seen == 2999
-
-
 def test_a_schedule_is_kept_with_its_order_and_costs_no_gpu_where_it_is_torn(
     tmp_path: Path,
 ) -> None:
@@ -383,21 +369,6 @@ def test_a_restore_that_a_late_write_may_undo_is_read_as_such_until_its_time(
     assert Journal(path, "b002-0", now_s=45.0).is_clean, "another boot"
 
 
-def test_a_small_journal_goes_on_in_its_file_and_a_long_one_in_a_new_one(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    journal = Journal(path, BOOT)
-    files = set()
-    for turn in range(60):
-        journal.intend(3, {GPU: Lease("blue", 3, turn, ClockLimits(0, 900 + turn), 9.0)})
-        files.add(path.stat().st_ino)
-    assert len(files) == 1, "a new file for each order would cost three times the syncs"
-    with path.open("ab") as file:
-        file.write(b"x" * module.BYTES_MAX)
-    journal.restored([GPU])
-    assert path.stat().st_size < module.BYTES_MAX
-    assert Journal(path, BOOT).held == {}
-
-
 def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path, BOOT)
@@ -444,24 +415,6 @@ def test_whole_lines_that_make_no_sense_cost_themselves_alone(
         journal.intend(journal.epoch_seen, {"GPU-new": LEASE})
         assert {"GPU-x", "GPU-new"} <= set(Journal(path, BOOT).held)
         journal._file.close()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"set b001-0 GPU-a",
-        b"set b001-0 GPU-a 0 x 3 1",
-        b"epoch b001-0",
-        b"set",
-        b"limit b001-0 GPU-a",
-        b"\xff\xfe",
-    ],
-)
-def test_a_line_that_lacks_its_values_is_reported(tmp_path: Path, body: bytes) -> None:
-    (tmp_path / "journal").write_bytes(_line(body))
-    journal = Journal(tmp_path / "journal", BOOT)
-    assert "a line of a newer version was skipped" in journal.remarks
-    assert journal.held == {}
 
 
 def test_a_torn_last_line_is_no_damage_and_a_lost_line_end_costs_nothing(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from keeper_requests import apply_of
 from joulecut_agent.keeper import keeper as keeper_module
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.keeper import Keeper
-from joulecut_agent.keeper.lease import LATE_S, STUCK
+from joulecut_agent.keeper.lease import LATE_S
 from joulecut_agent.keeper.protocol import Slot
-from joulecut_agent.keeper.requests import Apply, Clear, ClockLimits, Renew, Request, Status, Step
+from joulecut_agent.keeper.requests import Apply, Clear, ClockLimits, Renew, Request, Status
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 
 GPU = "GPU-a"
@@ -111,15 +111,6 @@ def test_who_leaves_waits_for_no_spread_and_tries_again(tmp_path: Path) -> None:
     assert not on_disk(tmp_path)
 
 
-def test_restores_are_counted_by_cause(tmp_path: Path) -> None:
-    keeper = open_keeper(tmp_path, Board())
-    for generation, cause in enumerate(("cleared", "job_ended", "cleared"), start=1):
-        apply(keeper, {"GPU-a": (0, 900)}, generation)
-        keeper.handle(2, Clear(cause=cause))
-    slot = keeper.handle(3, Status(("GPU-a",))).slots[0]
-    assert slot.restores == {"cleared": 2, "job_ended": 1}
-
-
 def test_failing_writes_are_paced_like_good_ones(tmp_path: Path) -> None:
     board = Board(fail=lambda call, uuid: Transient("t", "busy") if call == "lock" else None)
     keeper = open_keeper(tmp_path, board, bounds=Bounds(min_dwell_s=60.0))
@@ -206,51 +197,6 @@ def _gone(call: str, uuid: str) -> DeviceError | None:
     return Gone("gpu_is_lost", f"{uuid} fell off the bus") if call == "reset" else None
 
 
-def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None:
-    """That it was lost is no news to who looks for GPUs that were never given back."""
-    board, keeper = opened(tmp_path)
-    assert _ask(keeper, _order(1, 900)).accepted
-    board.fail = _gone
-    keeper.handle(2, Clear(1, "blue"))
-    slot = _ask(keeper, Status((GPU,)))
-    assert slot.reason.startswith(f"{STUCK}: ")
-    assert not slot.accepted
-
-
-def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None:
-    """A new order for more than is in force now raises, though its top is below the old one."""
-    board, keeper = opened(tmp_path, bounds=Bounds(min_dwell_s=600.0))
-    assert _ask(keeper, _order(1, 1200, (600, 1200))).accepted
-    down = Step("blue", 1, GPU, 600, 1.0)
-    slot = _ask(keeper, down)
-    assert slot.accepted, slot.reason
-    assert board.locked[GPU][1] == 600
-    slot = _ask(keeper, _order(2, 900))
-    assert slot.accepted, slot.reason
-    assert board.locked[GPU][1] == 900
-
-
-def test_each_restore_is_logged_once_when_it_fails_and_once_when_it_is_done(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    board, keeper = opened(tmp_path)
-    assert _ask(keeper, _order(1, 900)).accepted
-    board.fail = _gone
-    keeper.handle(2, Clear(1, "blue"))
-    end_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end_s:  # a second failure, of which nothing is said
-        keeper.tick()
-        owed = keeper.state.gpu(GPU).pending_restore
-        if owed and owed.failures >= 2:
-            break
-        time.sleep(0.02)
-    board.fail = lambda call, uuid: None
-    assert keeper.restore_all("shutdown")
-    said = capfd.readouterr().err
-    assert said.count(f"restore {GPU} cause=cleared: {GPU} fell off the bus; will retry") == 1
-    assert said.count(f"restore {GPU} cause=shutdown: done") == 1
-
-
 def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> None:
     """A GPU under a site's lock never runs above it: a command for that clock lowers nothing."""
     bounds = Bounds(min_dwell_s=60.0)
@@ -324,14 +270,3 @@ def test_a_new_term_that_cannot_be_kept_renews_nothing(tmp_path: Path) -> None:
     assert keeper.state == before
     heartbeat = keeper.handle(3, Renew(1, "blue", 5, 30.0)).slots[0]
     assert heartbeat.accepted, "which has nothing to write"
-
-
-def test_what_the_journal_says_already_is_not_said_again(tmp_path: Path) -> None:
-    keeper = open_keeper(tmp_path, Board())
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
-    size = (tmp_path / "journal").stat().st_size
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
-    assert verdicts(keeper.handle(2, Renew(1, "blue", 5, 30.0))) == {True}
-    assert (tmp_path / "journal").stat().st_size == size
-    assert verdicts(keeper.handle(2, Renew(2, "blue", 5, 30.0))) == {True}
-    assert (tmp_path / "journal").stat().st_size > size

@@ -639,26 +639,6 @@ def test_repeated_ends_do_not_lengthen_the_wait_for_a_driver() -> None:
     assert pending.due_s == pytest.approx(2.9 + 1.9)  # as long again as it has failed
 
 
-def test_a_job_clears_nothing_that_another_one_holds() -> None:
-    for named in ({}, {GPU: (0, 0)}):
-        done = apply_event(_held("blue"), Clear(5, "red", uuids=tuple(named)), 1.0, {})
-        assert done.state.gpu(GPU).lease is not None
-        assert done.restores == ()
-        assert all(reason == "held by job blue" for reason in done.reasons.values())
-    assert done.reasons == {GPU: "held by job blue"}, "a GPU that was named has its reason"
-
-
-def test_the_largest_term_is_never_forgotten() -> None:
-    state = _held(epoch=5, program=(600,))
-    for epoch in (0, 1, 5):
-        event = Step("blue", 1, GPU, 600, HOLD_S_MAX)
-        assert apply_event(state, event, 10.0, {}).state.epoch_seen == 5
-        renewal = Renew(epoch, "blue", 1, 60.0)
-        assert apply_event(state, renewal, 10.0, {}).state.epoch_seen == 5
-        clearing = Clear(epoch, "blue")
-        assert apply_event(state, clearing, 10.0, {}).state.epoch_seen == 5
-
-
 def _step(state: State, clock_mhz: int, now_s: float) -> tuple[State, str]:
     event = Step("blue", 1, GPU, clock_mhz, HOLD_S_MAX)
     done = apply_event(state, event, now_s, {})

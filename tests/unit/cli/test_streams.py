@@ -1,7 +1,6 @@
 """Full disks, closed streams and poor encodings: one line, a true status, no traceback."""
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -107,13 +106,6 @@ def test_a_complaint_that_cannot_be_written_keeps_its_status(
 ) -> None:
     assert joulecut("plan", "none.yaml", err=errors) == 2
     assert capsys.readouterr().out == ""
-
-
-def test_a_plan_needs_no_standard_error(
-    joulecut: Joulecut, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert joulecut("plan", "job.yaml", "--json", err=None) == 0
-    assert len(json.loads(capsys.readouterr().out)["operations"]) == 4
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])

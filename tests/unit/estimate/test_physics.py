@@ -72,20 +72,6 @@ def test_any_number_of_clocks_gives_a_sensible_curve(
     assert (np.diff(power_w) >= -1e-12 * power_w[:-1]).all()  # nor does it draw less
 
 
-def test_one_clock_is_taken_to_bind_all_the_time() -> None:
-    (fitted,) = fit([Sweep(np.array([1400.0]), np.array([0.1]), np.array([300.0]))])
-    assert fitted.time_s(np.array([700.0])) == pytest.approx([0.2])
-    assert fitted.power_w(np.array([1400.0])) == pytest.approx([300.0])
-
-
-def test_two_clocks_are_met() -> None:
-    clocks, time_s = np.array([855.0, 1410.0]), np.array([0.08, 0.055])
-    power_w = np.array([230.0, 450.0])
-    (fitted,) = fit([Sweep(clocks, time_s, power_w)])
-    assert fitted.time_s(clocks) == pytest.approx(time_s, rel=1e-4)  # what is believed pulls
-    assert fitted.power_w(clocks) == pytest.approx(power_w, rel=1e-3)
-
-
 def test_a_power_cap_is_recognised_by_flat_time_and_power() -> None:
     truth = Physics(1740.0, 0.11, 0.6, 94.0, 98.0, 0.5, 1120.0, 1450.0)
     clocks = np.arange(855.0, 1741.0, 15.0)

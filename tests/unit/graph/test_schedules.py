@@ -65,18 +65,6 @@ def test_edges_lead_forward_and_hold_the_order_of_every_stage(pipeline: Pipeline
         assert set(pairwise(order)) <= set(graph.edges)
 
 
-@given(shapes)
-def test_forward_before_backward_before_weights(pipeline: Pipeline) -> None:
-    for program in programs(pipeline):
-        place = {operation: i for i, operation in enumerate(program)}
-        for operation, i in place.items():
-            stage, microbatch, chunk = operation.stage, operation.microbatch, operation.chunk
-            forward = Operation(stage, microbatch, "forward", chunk)
-            gradient = Operation(stage, microbatch, "input", chunk)
-            assert operation.kind == "forward" or place[forward] < i
-            assert operation.kind != "weight" or place[gradient] < i
-
-
 @given(shapes, st.data())
 def test_the_edges_say_what_running_the_programs_says(
     pipeline: Pipeline, data: st.DataObject

@@ -9,23 +9,9 @@ from hypothesis import strategies as st
 from pipelines import brute_force, problems, run_times
 
 from joulecut_engine.optimize.problem import Goal, Problem
-from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_lab.compare import baselines
 from joulecut_lab.compare.perseus import Perseus
-
-
-def clocks_by_stage(asked: Problem, clocks: baselines.Clocks) -> list[set[int]]:
-    return [{clocks[i].clock_mhz for i in indices} for indices in asked.graph.order]
-
-
-def test_one_clock_is_one_clock_and_one_per_stage_is_that() -> None:
-    asked = job()
-    for clocks in baselines.one_clock(asked):
-        assert len({option.clock_mhz for option in clocks}) == 1
-    for clocks in baselines.clock_per_stage(asked):
-        assert all(len(stage) == 1 for stage in clocks_by_stage(asked, clocks))
-    assert len(baselines.one_clock(asked)) == 6
 
 
 def test_under_a_cap_nothing_draws_more_and_nothing_could_run_higher() -> None:
@@ -53,15 +39,6 @@ def test_a_cap_of_each_stage_saves_no_less_than_one_for_all() -> None:
             for plans in (each, one)
         ]
         assert cheapest_j[0] <= cheapest_j[1] * 1.001  # limits are tried on a grid
-
-
-@given(problems(3, 3, 4))
-def test_off_the_path_nothing_gets_slower(asked: Problem) -> None:
-    fastest = baseline(asked)
-    clocks = off_path(asked)
-    time_s = run_times(asked, clocks)
-    assert time_s <= fastest.iteration_time_s * (1 + 1e-9)
-    assert energy(asked, clocks, time_s) <= fastest.energy_j * (1 + 1e-9)
 
 
 @settings(max_examples=40)

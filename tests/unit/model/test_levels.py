@@ -84,19 +84,6 @@ def test_transfers_and_uneven_halves_give_the_published_idle_share(
         assert 100.0 * share == pytest.approx(idle, abs=1.5)
 
 
-def test_slow_links_change_the_ranking_of_schedules() -> None:
-    """More chunks send more often: ahead with free links, behind with slow ones."""
-    slow = replace(SYSTEMS["a100-sxm-80gb"], scale_out_gb_s=0.05, power_cap_w=1e6)
-    plain, deep = run_of("gpipe", microbatches=8), run_of("interleaved-1f1b", microbatches=8)
-
-    def faster(system: object) -> bool:
-        times = [simulate(ALIKE, system, run)[0].iteration_time_s for run in (plain, deep)]
-        return times[1] < times[0]
-
-    assert faster(FREE)
-    assert not faster(slow)
-
-
 def test_an_evaluation_waits_for_forwards_alone() -> None:
     """16 microbatches pass 8 equal stages: 7 forwards of bubble at every level."""
     run = replace(run_of("1f1b", microbatches=16), forward_only=True)

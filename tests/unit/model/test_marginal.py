@@ -4,7 +4,7 @@ import pytest
 
 from joulecut_lab.model import formula
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.marginal import COMPONENTS, Component, marginal, scale
+from joulecut_lab.model.marginal import COMPONENTS, marginal, scale
 from joulecut_lab.model.run import Run
 
 MODEL, SYSTEM = ARCHITECTURES["llama-2-70b"], SYSTEMS["dgx-h100"]
@@ -12,13 +12,6 @@ RUN = Run(
     gpus=32, tensor=8, data=4, global_batch=32, sequence=4096, sequence_parallel=True, zero=2,
     recompute="full", flash_attention=True, gradient_bytes=2,
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_more_clock_never_takes_longer(component: Component) -> None:
-    found = scale(MODEL, SYSTEM, RUN, component, (0.5, 0.8, 1.0, 1.3, 1.6))
-    times = [one.iteration_time_s for one in found]
-    assert times == sorted(times, reverse=True)
 
 
 def test_todays_clocks_are_the_estimate() -> None:

@@ -62,18 +62,6 @@ def test_parts_together_are_the_whole(monkeypatch: object) -> None:
     assert sorted(rows["money"]) == sorted(whole["money"])
 
 
-def test_figures_are_those_of_the_formula() -> None:
-    found = evaluate(SPACE)
-    rows = found.columns
-    for i in range(0, len(rows["money"]), 7):
-        one = formula.estimate(MODEL, SYSTEM, found.run(i))
-        assert rows["iteration_time_s"][i] == np.float64(one.iteration_time_s)
-        assert np.isclose(rows["energy_j"][i], one.energy_j + one.host_j)
-        assert np.isclose(rows["memory_bytes"][i], max(s.total_bytes for s in one.memory))
-        money = rows["energy_j"][i] / 3.6e6 * 0.1 + 16 * rows["iteration_time_s"][i] / 3600 * 2.0
-        assert np.isclose(rows["money"][i], money)
-
-
 POINTS = st.lists(st.tuples(*[st.integers(1, 6)] * 4), min_size=1, max_size=40)
 
 

@@ -159,19 +159,6 @@ def test_a_gpu_lost_before_the_start_is_left_out_until_it_answers(tmp_path: Path
     assert [gpu["index"] for gpu in node.ask(DESCRIBE)] == [0, 1, 2]
 
 
-def test_a_gpu_lost_later_keeps_its_description_but_is_not_controllable(tmp_path: Path) -> None:
-    node = _node(tmp_path)
-    node.set_error("nvmlDeviceGetHandleByIndex_v2", LOST, gpu=1, skip=2)  # opened, described once
-    node.set_error("nvmlDeviceGetMigMode", LOST, gpu=1, skip=2)  # read once, too
-    before, after = node.ask(DESCRIBE + "answer = [answer, [asdict(g) for g in reader.describe()]]")
-    assert [gpu["uuid"] for gpu in after] == [gpu["uuid"] for gpu in before]
-    assert before[1]["controllable"]
-    assert not after[1]["controllable"]
-    assert "gpu is lost" in after[1]["reason"]
-    assert after[1]["clocks_mhz"] == before[1]["clocks_mhz"]
-    assert after[0] == before[0]
-
-
 def test_virtual_gpus_and_silent_cards_are_not_controllable(tmp_path: Path) -> None:
     node = _node(tmp_path)
     node.set_error("nvmlDeviceGetMigMode", NOT_SUPPORTED)  # most cards have no MIG at all
@@ -182,29 +169,6 @@ def test_virtual_gpus_and_silent_cards_are_not_controllable(tmp_path: Path) -> N
     assert (first["power_limit_min_w"], first["power_limit_default_w"]) == (0.0, 700.0)
     assert (second["clocks_mhz"], second["controllable"]) == ([], False)
     assert second["reason"]
-
-
-def test_the_driver_going_away_is_reported_and_does_not_throw_in_read(tmp_path: Path) -> None:
-    node = _node(tmp_path)
-    node.set_error("*", 9, skip=200)
-    told = node.ask(
-        READ
-        + """
-from joulecut_agent.ports.failure import DeviceError
-for _ in range(40):
-    last = [told(reading) for reading in reader.read()]
-try:
-    reader.describe()
-except DeviceError as error:
-    answer = [last, type(error).__name__, error.code]
-reader.close()
-reader.close()
-"""
-    )
-    last, kind, code = told
-    assert [reading["snapshot"] for reading in last] == [None, None]
-    assert {reading["error"][1] for reading in last} == {"driver_not_loaded"}
-    assert (kind, code) == ("Gone", "driver_not_loaded")
 
 
 def test_nvml_is_opened_and_closed_in_pairs(tmp_path: Path) -> None:

@@ -42,14 +42,6 @@ answer = os.getpid()
     ]
 
 
-def test_a_refused_clock_never_reaches_the_driver(fake_nvml: FakeNvml) -> None:
-    told = fake_nvml.ask(
-        OPEN + "answer = [kind(writer.lock, uuid, *pair) for pair in [(0, 1006), (0, 2**32 + 210)]]"
-    )
-    assert told == [["Unsupported", "invalid_argument"]] * 2
-    assert fake_nvml.writes() == ()
-
-
 @pytest.mark.parametrize(
     ("code", "kind", "word"),
     [

@@ -1,9 +1,8 @@
 """Iteration times when times vary, and plans that still keep their deadlines."""
 
-import numpy as np
 import pytest
 from heavy_end import job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import problems, profiled, run_times
 
@@ -31,15 +30,6 @@ def test_no_noise_is_the_exact_iteration_time(asked: Problem) -> None:
     clocks = baseline(asked).clocks
     times_s = Trials(asked, Noise(siblings=3), draws=4).times_s(clocks)
     assert times_s == pytest.approx(run_times(asked, clocks), rel=1e-12)
-
-
-@given(problems(3, 3), NOISES, st.integers(0, 3))
-def test_more_siblings_are_never_faster(asked: Problem, noise: Noise, seed: int) -> None:
-    clocks = baseline(asked).clocks
-    more = Noise(noise.operation, noise.gpu, noise.communication_s, noise.siblings + 2)
-    few_s = Trials(asked, noise, draws=8, seed=seed).times_s(clocks)
-    many_s = Trials(asked, more, draws=8, seed=seed).times_s(clocks)
-    assert (many_s >= few_s).all()
 
 
 @given(problems(3, 3), NOISES)
@@ -73,14 +63,6 @@ def test_a_factor_has_mean_1_and_the_deviation_asked_for() -> None:
     assert float(times_s.mean()) == pytest.approx(1.0, abs=0.004)
     assert float(times_s.std()) == pytest.approx(0.1, abs=0.004)
     assert (times_s > 0).all()
-
-
-def test_one_gpu_is_slow_for_all_its_operations() -> None:
-    asked = job(24)
-    clocks = baseline(asked).clocks
-    each = Trials(asked, Noise(operation=0.05)).times_s(clocks)
-    whole = Trials(asked, Noise(gpu=0.05)).times_s(clocks)
-    assert float(np.std(whole)) > 2 * float(np.std(each))
 
 
 @pytest.mark.parametrize("granularity", ["computation", "gpu"])
@@ -158,12 +140,3 @@ def test_an_impossible_target_gets_the_fastest_plan_and_says_so() -> None:
     found = assured(asked, Solver(asked, "computation"), Goal(start_s), trials, target_s=start_s)
     assert not found.met
     assert found.plan.clocks == baseline(asked).clocks
-
-
-@settings(max_examples=10)
-@given(st.sampled_from([-0.1, float("nan"), float("inf")]))
-def test_noise_is_finite_and_not_negative(value: float) -> None:
-    with pytest.raises(ValueError, match="noise"):
-        Noise(operation=value)
-    with pytest.raises(ValueError, match="siblings"):
-        Noise(siblings=0)

@@ -31,17 +31,6 @@ def _until(condition: Callable[[], bool]) -> None:
 WAITING = "import time; print('ready 7'); time.sleep(600)"
 
 
-def test_a_child_is_started_found_ready_and_ended() -> None:
-    child = _child(WAITING)
-    assert (child.pid, child.alive) == (0, False)
-    child.start()
-    assert child.wait_ready(time.sleep)[1] == "7"
-    assert child.alive
-    assert child.stop(WAIT_S)
-    assert not child.alive
-    assert child.died() == ""  # it was meant to end
-
-
 def test_a_killed_child_is_noticed_once_and_due_again() -> None:
     child = _child(WAITING, back_s=0.0)
     child.start()

@@ -139,14 +139,6 @@ def test_operations_are_marked_in_their_order_where_the_file_says_so(folder: Pat
     assert sum(isinstance(one, IterationReport) for one in told) == 4
 
 
-def test_an_agent_that_does_not_read_is_not_waited_for(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        deaf.bind(str(folder / "a.sock"))
-        assert _run(_write(folder, iterations=20)).returncode == 0
-    assert len(read_results(folder / "results.jsonl")) == 20
-
-
 def test_clocks_slow_the_job_down_and_back(folder: Path) -> None:
     with _running(_write(folder)):
         fast = _until(folder, 3)[-1]
