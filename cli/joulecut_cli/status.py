@@ -197,7 +197,7 @@ def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
         yield sentence(board["sentence"].removeprefix("standby: "))
         yield sentence(where_to_ask(board, url))
     else:
-        enforced = any(job["state"] == "enforced" for job in board["jobs"])
+        enforced = bool(board["cluster"]["job_counts"].get("enforced"))  # by any controller
         mode = mode_text(board["mode"], enforced=enforced)
         yield (
             f"Joulecut at {url}: {mode if board['jobs'] else 'no jobs'}; "
@@ -257,7 +257,7 @@ def _jobs(board: Json) -> list[str]:
     if stands_by(board):
         return ["Jobs and plans are shown by the leader; below are the GPUs seen by this standby."]
     if not board["jobs"]:
-        none = "No jobs in the policy: GPUs are measured and stay at default clocks."
+        none = "No jobs: GPUs are measured and stay at default clocks."
         return [] if board.get("elsewhere") else [none]
     lines = _job_table(board["jobs"])
     for job in board["jobs"]:

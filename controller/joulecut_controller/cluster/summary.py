@@ -177,7 +177,9 @@ def headline(board: Board, found: Sequence[Need], of: Sequence[Part]) -> str:
     for part in of:
         states.update(part.states)
     if not states:
-        return " ".join([*parts, "No jobs in the policy."])
+        entries = board.policy is not None and board.policy.jobs
+        none = "No job has a controller yet." if entries else "No jobs in the policy."
+        return " ".join([*parts, none])
     waits = sum(part.waits for part in of)
     if not faults and not waits and QUIET.issuperset(states):
         parts.append("All jobs steady.")
