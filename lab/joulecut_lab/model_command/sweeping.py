@@ -75,7 +75,10 @@ def _evaluated(space: Space, jobs: int) -> Layouts:
 
 
 def _interrupted(*_: object) -> NoReturn:
-    """The work is dropped at once. joblib's thread may still look for it, and would say so."""
+    """The work is dropped at once. joblib's thread may still look for it, and would say so. A
+    second Ctrl-C would leave joblib's end half done, and the workers at work.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.excepthook = lambda _: None
     raise KeyboardInterrupt
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess, Popen
@@ -144,11 +145,15 @@ def test_a_sweep_writes_its_layouts_and_names_the_front(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_sweep_without_a_word_of_its_workers(tmp_path: Path) -> None:
-    """A terminal sends it to all of them, also to those that have just been started."""
+    """A terminal sends it to all of them, also to those that have just been started. A second one
+    comes while they are ended.
+    """
     command = [str(Path(sys.executable).with_name("joulecut")), "model", "sweep", "--jobs", "2"]
     sweep = [*command, str(EXAMPLES / "megatron-1t-sweep.yaml")]
     with Popen(sweep, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as process:
         eventually("workers", lambda: _heeds_interrupts_beside_workers(process.pid))
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
         assert (process.communicate(timeout=PATIENCE_S), process.returncode) == (("", ""), 130)
 
