@@ -137,7 +137,7 @@ def test_a_writer_that_never_ends_is_waited_for_in_vain(
     ending = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%'"
     try:
         eventually("it holds the lock", lambda: server.sql(locked, database) == "1")
-        sentence = "another process holds it"
+        sentence = "another writer holds it"
         eventually(sentence, lambda: _refuses(hasty.next_generation, sentence))
         assert store.events() == (), "reading goes on"
     finally:

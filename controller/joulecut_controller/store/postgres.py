@@ -67,7 +67,7 @@ _REMEDIES = {
     "25006": "it is read-only: name the primary, not a standby",
     "53100": "the disk is full: make room",
     "53300": "too many connections: raise max_connections",
-    "55P03": "another process holds it: stop that one",
+    "55P03": "another writer holds it for too long",
     "57014": "it answers too slowly",
     "57P01": "it is stopping",
     "57P02": "it is stopping",
