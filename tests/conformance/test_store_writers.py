@@ -19,20 +19,6 @@ from joulecut_wire.errors import Unavailable
 Reopen = Callable[[], Store]
 
 
-def test_threads_never_get_the_same_number(reopen: Reopen) -> None:
-    store = reopen()
-    numbers: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: numbers.extend(store.next_generation() for _ in range(25)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(numbers) == list(range(1, 101))
-
-
 def test_counters_never_go_back_whenever_the_writer_is_killed(database: Database) -> None:
     argv = [database.url, *([str(database.password_file)] if database.password_file else [])]
     epoch_seen = generation_seen = 0
@@ -93,8 +79,9 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
     assert database.run("select version from joulecut_schema") == [[len(MIGRATIONS) + 1]]
 
 
-def test_several_controllers_never_get_the_same_number(database: Database) -> None:
-    stores = [database.open(), *(database.beside() for _ in range(3))]
+def test_several_controllers_and_threads_never_get_the_same_number(database: Database) -> None:
+    shared = database.open()
+    stores = [shared, shared, *(database.beside() for _ in range(3))]
     numbers: list[int] = []
 
     def count(store: Store) -> None:

@@ -255,20 +255,6 @@ def test_a_gpu_that_is_back_is_described_again_until_it_can_be_set(
     with_fleet(body)
 
 
-def test_an_agent_is_described_and_watched() -> None:
-    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
-        assert await fleet.all_read(LIMIT_S)
-        seen = node(fleet)
-        assert seen.connected
-        assert (seen.node, seen.epoch_seen, seen.ttl_max_s, seen.error) == ("n1", 3, 60.0, "")
-        shown = gpu(fleet)
-        assert shown.snapshot.lease is not None
-        assert 0.25 <= shown.age_s < LIMIT_S
-        await until(lambda: any(r.report.uuid == "G0" for r in fleet.take_reports()))
-
-    with_fleet(body)
-
-
 def test_owners_and_stops_are_those_of_the_newest_message() -> None:
     async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
         def owner() -> Allocation | None:
@@ -315,17 +301,6 @@ def test_ages_grow_while_an_agent_is_silent_and_the_stream_is_taken_up_again() -
         servant.hang = ""
         await until(connected(fleet))
         assert servant.watchers >= 2
-
-    with_fleet(body)
-
-
-def test_commands_reach_the_agent_whole() -> None:
-    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
-        command = Command(7, "job", 11, 3.0, (Setting("G0", 900),), "because")
-        assert await fleet.apply(address, command) == (Result("G0", accepted=True),)
-        assert servant.commands == [command]
-        assert await fleet.renew(address, 7, "job", 11, LIMIT_S) == (Result("G0", accepted=True),)
-        assert await fleet.clear(address, 7, "job", ["G0"], "why") == (Result("G0", accepted=True),)
 
     with_fleet(body)
 

@@ -157,22 +157,6 @@ def test_an_agent_that_is_not_who_its_address_says_gets_no_command(
     assert agent.locked() == {}
 
 
-def test_a_controller_without_the_role_is_told_so(
-    node: tuple[RunningAgent, Authority], tmp_path: Path
-) -> None:
-    agent, ca = node
-    home = tmp_path / "controller"
-    home.mkdir()
-    files = install(ca.leaf("intern", "DNS:intern.test"), ca.cert, home)
-
-    async def play(fleet: GrpcFleet, address: str) -> None:
-        result = await answer(fleet, address, order(1, agent.gpus.uuid(0), 1005))
-        assert "apply needs the role apply; intern.test has none" in result.reason
-
-    run(files, agent, play)
-    assert agent.locked() == {}
-
-
 BASE = {"agents": ["127.0.0.1:1"], "policy": "p.yaml", "store": "sqlite:///s.db"}
 TLS = {"cert": "c.pem", "key": "k.pem", "ca": "ca.pem"}
 

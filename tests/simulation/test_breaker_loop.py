@@ -47,7 +47,7 @@ def lied_to(world: World, store: DatabaseStore, slo: Slo | None = None) -> Contr
 
 def slow_world(seed: int = 1, card: str = "a100-sxm") -> World:
     """Iterations of more than a second: few of them between two lies."""
-    return World(stages=2, microbatches=16, scale=0.45, seed=seed, card=card)
+    return World(stages=2, microbatches=8, scale=0.85, seed=seed, card=card)
 
 
 def late(world: World, since: int, limit_s: float) -> int:

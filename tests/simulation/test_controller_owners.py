@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from worlds import Controller, World
 
-from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import (
     JobPolicy,
     PodMatch,
@@ -42,6 +41,9 @@ def test_a_job_is_controlled_while_it_has_its_gpus(world: World, store: Database
     controller.run(PASSES_TO_PLAN)
     assert world.calls == []
     assert "no agent knows of any owner by kubernetes" in controller.job.sentence
+    world.give("theirs", app="bert")  # and it reports all the while
+    controller.run(PASSES_TO_PLAN)
+    assert world.calls == []
 
     world.give("run-1", app="gpt3")
     settled(controller)
@@ -58,13 +60,6 @@ def test_a_job_is_controlled_while_it_has_its_gpus(world: World, store: Database
     world.give("run-2", app="gpt3")
     settled(controller)
     assert controller.job.view.running.job == "run-2"
-
-
-def test_gpus_of_others_are_never_touched(world: World, store: DatabaseStore) -> None:
-    world.give("theirs", app="bert")  # and it reports all the while
-    controller = Controller(world, store, owned(world))
-    controller.run(2 * PASSES_TO_PLAN)
-    assert world.calls == []
 
 
 def test_a_job_without_an_entry_is_found_and_only_recommended(
@@ -178,21 +173,6 @@ def test_a_job_joins_a_class_by_an_annotation_and_leaves_it_again(
     controller.run(4)
     assert world.at_default()
     assert {job.mode for job in controller.boards[-1].jobs} == {"recommend"}
-
-
-def test_a_recommendation_says_what_the_keeper_would_refuse(
-    world: World, store: DatabaseStore
-) -> None:
-    controller = Controller(world, store, world.policy("recommend"))
-    controller.run(PASSES_TO_PLAN)
-    assert (controller.job.view.hindrance, controller.job.decision is not None) == ("", True)
-    assert "1 plan available" in cluster_of(controller.boards[-1]).headline
-    world.agents["n1:1"].controllable = False
-    controller.run(2)
-    assert "not controllable: MIG is on" in controller.job.view.hindrance
-    assert "1 plan available" in cluster_of(controller.boards[-1]).headline, "if it could be"
-    told = job_json(controller.job, controller.boards[-1].view)
-    assert told["hindrance"] == controller.job.view.hindrance
 
 
 def test_a_profile_that_was_taken_away_is_cited_nowhere(world: World, store: DatabaseStore) -> None:

@@ -287,13 +287,8 @@ def test_what_is_wrong_with_the_database_is_one_line(server: Postgres, tmp_path:
     good = server.make("joulecut")
     wrong = tmp_path / "wrong"
     wrong.write_text("guess\n")
-    nobody = good.replace(f":{server.port}/", ":1/")
     cases = [
         ({"url": good, "password_file": str(wrong)}, "password is wrong", 1),
-        ({"url": good, "password_file": "nowhere"}, "nowhere: No such file", 1),
-        ({"url": server.url("other"), "password_file": str(server.secret)}, "no such database", 1),
-        ({"url": nobody, "password_file": str(server.secret)}, "does not answer", 1),
-        ({"url": good + "?sslmode=require", "password_file": "wrong"}, "does not support TLS", 1),
         ({"url": good, "timeout_s": 21}, "store.timeout_s: 21 s is longer than a heartbeat", 2),
     ]
     # A server that answers late would be one that does not answer.

@@ -45,6 +45,7 @@ def test_a_lower_clock_is_held_against_the_same_work(name: str) -> None:
 @pytest.mark.first
 def test_a_job_on_limited_cards_saves_most_of_what_they_can() -> None:
     """Nothing is known of it but its operations, of which the site's limit hides a third."""
-    seen = live(LIVES["limited-h200"](seed=7, knows="operations"), 3.0)
+    shape = {"stages": 4, "microbatches": 8}
+    seen = live(LIVES["limited-h200"](seed=7, knows="operations", **shape), 3.0)
     assert seen.share >= 0.8
     assert seen.over_row <= 1

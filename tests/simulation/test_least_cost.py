@@ -80,7 +80,7 @@ def test_before_a_frontier_is_known_no_slowdown_is_allowed(store: DatabaseStore)
 def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -> None:
     world = World(stages=2, microbatches=8)
     begun_s = 1.8e9 + world.now_s  # as the controller's wall clock begins
-    turns_s = begun_s + 200.0
+    turns_s = begun_s + 130.0
     series = ((begun_s, 0.30), (turns_s, 0.001), (turns_s + 60.0, 0.30))
     hourly = {"p.csv": series}
     cost = replace(CHEAP_TIME, kwh_series=Series(csv="p.csv"), currency="EUR")
@@ -95,7 +95,7 @@ def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -
     assert sum(world.clocks_mhz().values()) > clocks_mhz
     prices = controller.boards[-1].policy
     assert "0.001 EUR a kWh by p.csv" in str(prices.cost.prices())
-    controller.run(500, until=lambda: 1.8e9 + world.now_s >= turns_s + 90.0)
+    controller.run(500, until=lambda: 1.8e9 + world.now_s >= turns_s + 80.0)
     assert sum(world.clocks_mhz().values()) == pytest.approx(clocks_mhz, rel=0.02)
     assert target(controller) == pytest.approx(dear, rel=0.1)
     assert not controller.job.trips

@@ -78,7 +78,7 @@ def test_no_limit_stands_above_those_that_stay_where_no_clocks_are_held() -> Non
 def test_dead_controllers_and_nodes_keep_the_budget(store: DatabaseStore, cut_off: str) -> None:
     world, policy = budgeted()
     controller = Controller(world, store, policy)
-    controller.run(60)
+    controller.run(SETTLED_PASSES)
     if cut_off:
         world.agents[cut_off].connected = False
         controller.run(20)

@@ -51,7 +51,7 @@ class WholeSteps(RatedWorld):
 
 
 def test_a_counter_of_whole_steps_saves_within_a_quarter_of_an_hour(store: DatabaseStore) -> None:
-    world = WholeSteps(stages=2, microbatches=140, noise=Noise(0.005, 0.005))
+    world = WholeSteps(stages=2, microbatches=35, scale=0.18, noise=Noise(0.01, 0.005))
     controller = Controller(world, store, world.rated(BUDGET), rates=world, interval_s=5.0)
     default_s = world.plant.iterate([world.sku.clock_max_mhz] * world.stages).own_s
     passes = controller.run(180, until=lambda: not world.at_default())

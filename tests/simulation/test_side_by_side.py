@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import pytest
 from enforced import PASSES_TO_PLAN
 from held_out import HeldOutWorld, Pair
 from worlds import Controller, World
@@ -19,7 +17,7 @@ from joulecut_controller.board import JobBoard
 from joulecut_controller.plan.solver_cache import Question, Times
 from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_controller.ports import FleetState, Store, StoredBaseline
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 
 T = TypeVar("T")
 SLOW = "left"
@@ -59,11 +57,6 @@ class SlowForOneJob(Executor):
         for work in self._kept:
             work()
         self._kept.clear()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> DatabaseStore:
-    return open_store(f"sqlite:///{tmp_path}/controller.db")
 
 
 def slow_job_of(pair: Pair, **changes: Any) -> tuple[Policy, float]:

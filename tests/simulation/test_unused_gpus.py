@@ -48,12 +48,9 @@ def said(controller: Controller) -> str:
     return " | ".join(need.text for need in cluster_needs(board))
 
 
-@pytest.mark.parametrize("lock_mhz", [0, 1005])
-def test_a_notebooks_gpus_are_low_until_its_first_work(
-    world: World, store: DatabaseStore, lock_mhz: int
-) -> None:
-    low_mhz = lock_mhz or world.sku.clocks_mhz[0]
-    controller = run_by(world, store, notebooks(lock_mhz=lock_mhz))
+def test_a_notebooks_gpus_are_low_until_its_first_work(world: World, store: DatabaseStore) -> None:
+    low_mhz = 1005
+    controller = run_by(world, store, notebooks(lock_mhz=low_mhz))
     world.running = False
     world.give("notebook", *world.uuids[:3])
     controller.run(AFTER - 1)

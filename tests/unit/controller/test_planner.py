@@ -20,7 +20,8 @@ from planning import (
 from worlds import World
 
 from joulecut_controller.plan.costs import Costs, price
-from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
+from joulecut_controller.plan.goal import CAUTION_DWELLS, PEER_MARGIN_RATIO, lateness
+from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
@@ -334,3 +335,20 @@ def test_changes_that_come_late_fall_back_to_one_clock_per_gpu() -> None:
     plan, _, _ = draft(decided(asked, given_up.state, TIMED, solver))
     assert plan.granularity == "gpu"
     assert "not changes: its clocks were late, tried again in 3600 s" in plan.granularity_why
+
+
+def caution(before: Lateness, now_s: float, *, late: bool) -> Lateness:
+    inputs = case_of(seen(WORLD, 0.05), replace(view_of(WORLD, WORLD.now_s), now_s=now_s))
+    return lateness(inputs, PlannerState(late=before), Pace(1.0, 1.0), late=late)
+
+
+def test_each_late_plan_doubles_the_caution_and_as_long_without_one_ends_it() -> None:
+    late, now_s, waits_s = Lateness(), 0.0, []
+    for _ in range(4):
+        late = caution(caution(late, now_s, late=False), now_s, late=True)
+        waits_s.append(late.until_s - now_s)
+        now_s = late.until_s + 1.0
+    dwell_s = waits_s[0] / CAUTION_DWELLS
+    assert waits_s == [CAUTION_DWELLS * dwell_s * 2.0**k for k in range(4)]
+    assert caution(late, late.until_s + late.caution_s - 1.0, late=False) == late
+    assert caution(late, late.until_s + late.caution_s, late=False) == Lateness()

@@ -97,12 +97,12 @@ def test_a_decision_goes_on_where_it_waited_with_the_picture_it_began_with() -> 
     planning = Planning()
     first = planning.step(inputs())
     assert first.plan.granularity == "gpu"
-    for number in range(60):
+    for number in range(12):
         jitter_s = 0.02 + 0.001 * number + 0.01 * (number % 3)
         assert planning.step(inputs(jitter_s)) is None
     changes = [one for one in planning.worker.asked if one.granularity == "changes"]
     assert len(changes) == 1
-    assert planning.step_of.wait().waited_s == 59 * 5.0
+    assert planning.step_of.wait().waited_s == 11 * 5.0
     planning.worker.answer()
     assert planning.arrived == [WORLD.job]
     later = planning.step(inputs())

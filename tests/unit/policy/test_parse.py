@@ -253,3 +253,10 @@ def test_a_job_that_is_off_needs_no_target(where: str) -> None:
     assert [one.mode for one in read(text).jobs] == ["off"]
     with pytest.raises(BadInput, match="no target"):
         read(text.replace("off", "recommend"))
+
+
+def test_unused_gpus_are_recommended_about_by_default() -> None:
+    head = "apiVersion: joulecut/v1\nkind: Policy\nidle: "
+    idle = read(head + "{}").idle
+    assert (idle.after_s, idle.mode) == (300.0, "recommend")
+    assert read(head + "{after: 20min, mode: 'off'}").idle.after_s == 1200.0
