@@ -42,7 +42,7 @@ Asker = Literal["holdout", "shift", "breaker", "doubt"]
 ASKERS: tuple[Asker, ...] = get_args(Asker)
 
 SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
-SHORT_SAVED = 2.0  # a phase of other work, as an evaluation, is measured when it begins and ends
+SHORT_SAVED = 2.0  # windows; doubt takes the second, and the first is left for what happens
 FIRST_S = 60.0  # a new leader's plans and leases come first
 # Windows ahead of its share that a job has while clocks slow it by more than was planned.
 OVERDRAWN = 4.0
@@ -226,13 +226,16 @@ class DefaultWindows:
                 self._saved.add(kind, seen.now_s, passed_s, ran, promised_j)
         if not self._enforced or seen.iteration_s is None:
             return
-        most_s = SHORT_SAVED * self._expected_s(seen)
-        credit_s = most_s if self._credit_s is None else self._credit_s + SHARE_MAX * passed_s
+        expected_s = self._expected_s(seen)
+        if self._credit_s is None:  # one, and what was not spent since default clocks were measured
+            credit_s = expected_s + SHARE_MAX * max(0.0, seen.now_s - self._measured_s)
+        else:
+            credit_s = self._credit_s + SHARE_MAX * passed_s
         if self._running is not None:
             asker = self._running.asker
             self._spent_s[asker] = self._spent_s.get(asker, 0.0) + passed_s
             credit_s -= passed_s if asker != "holdout" else 0.0
-        self._credit_s = min(credit_s, most_s)
+        self._credit_s = min(credit_s, SHORT_SAVED * expected_s)
 
     def _expected_s(self, seen: JobSeen) -> float:
         """Of a short window. Clocks are not lowered again before the dwell, so it costs no less."""
@@ -346,15 +349,14 @@ class DefaultWindows:
         """
         if not self._enforced or not seen.lowered or seen.measured.straggling or seen.steered:
             return
-        expected_s = self._expected_s(seen)
-        shift = seen.measured.drift.gpu_shift
-        # Our clocks slow the others, or the job, by more than was planned.
-        slows = shift is not None and shift.ratio < 1.0
-        ahead_s = OVERDRAWN * expected_s if slows else 0.0
-        if (self._credit_s or 0.0) + ahead_s < expected_s:
-            return
         asker, why = self._asks(seen)
         if asker is None:
+            return
+        shift = seen.measured.drift.gpu_shift
+        needed = SHORT_SAVED if asker == "doubt" else 1.0
+        if shift is not None and shift.ratio < 1.0:
+            needed -= OVERDRAWN  # our clocks slow the others by more than was planned
+        if (self._credit_s or 0.0) < needed * self._expected_s(seen):
             return
         sentence = f"default clocks for {ITERATIONS} iterations: {why}"
         self._running = DefaultWindow(

@@ -11,13 +11,11 @@ from joulecut_controller.trust.default_windows import (
     DefaultWindows,
 )
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
-from joulecut_controller.trust.short_window import length_s
+from joulecut_controller.trust.short_window import SHARE_MAX, length_s
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_controller.view import BaselineDrift, GpuShift, JobState, Measured, Placement, Window
 
 ITERATION_S = 1.0
-PASS_S = 20.0
-EVERY_S = 1800.0  # how often the jobs of these tests are in doubt
 DOUBT = "they are known to 0.9 %"
 
 
@@ -102,16 +100,45 @@ def looked(shift_ratio: float, seconds: int, **changed: object) -> list[bool]:
     ]
 
 
+# Of a window, at the full share.
+EVERY_S = length_s(ITERATION_S) / SHARE_MAX
+
+
 @pytest.mark.parametrize(
-    ("ratio", "asked"),
-    [(0.95, {}), (1.05, {}), (1.0, {"doubt": DOUBT}), (1.0, {"suspected": "1.1 s an iteration"})],
-)  # fmt: skip
+    ("ratio", "asked", "first_s"),
+    [
+        (0.95, {}, 0.0),
+        (1.05, {}, 0.0),
+        (1.0, {"doubt": DOUBT}, EVERY_S),
+        (1.0, {"suspected": "1.1 s an iteration"}, 0.0),
+    ],
+)
 def test_whoever_asks_short_windows_keep_their_share(
-    ratio: float, asked: dict[str, object]
+    ratio: float, asked: dict[str, object], first_s: float
 ) -> None:
     found = looked(ratio, 7200, **asked)
-    assert found.index(True) <= FIRST_S
-    assert 0.02 * len(found) <= sum(found) <= 0.06 * len(found)  # with those saved at the start
+    assert first_s <= found.index(True) <= first_s + 2.0
+    assert 0.02 * len(found) <= sum(found) <= 0.06 * len(found)  # with the one of the start
+
+
+def test_doubt_of_old_measurements_is_answered_once_the_plan_has_begun() -> None:
+    job = Job()
+    job.measured_s = -EVERY_S
+    windows = DefaultWindows(Nowhere(), job.name)
+    found = [job.step(windows, float(now_s), doubt=DOUBT) for now_s in range(200)]
+    assert FIRST_S <= found.index(True) <= FIRST_S + 2.0
+
+
+def test_doubt_leaves_a_window_for_a_shift() -> None:
+    job = Job()
+    windows = DefaultWindows(Nowhere(), job.name)
+    now_s = 0.0
+    while not job.step(windows, now_s, doubt=DOUBT):
+        now_s += 1.0
+    while job.step(windows, now_s, doubt=DOUBT):
+        now_s += 1.0
+    assert not job.step(windows, now_s + 1.0, doubt=DOUBT)
+    assert job.step(windows, now_s + 30.0, shift_ratio=1.05)
 
 
 def test_clocks_that_slow_the_others_are_given_back_at_once_a_few_windows_ahead() -> None:
