@@ -72,7 +72,7 @@ def _target(job: JobKeys, path: KeyPath, cost: Cost, *, off: bool) -> Iterator[P
             yield Place((*path, "slo", "least_cost"), what, "alone, or beside max_slowdown")
         lacks = [f"cluster.cost.{key}" for key in ("gpu_hour", "kwh") if getattr(cost, key) is None]
         if lacks:
-            what = f"needs the site's prices, and {' and '.join(lacks)} is missing"
+            what = f"needs the site's prices; missing: {', '.join(lacks)}"
             yield Place((*path, "slo", "least_cost"), what, "cluster.cost with gpu_hour and kwh")
     for extra in given[1:]:
         yield Place(
