@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.money import Iteration, Prices, least_cost, usual_break_even, worth
+from joulecut_engine.money import Iteration, Prices, usual_break_even, worth
 
 positive = st.floats(0.01, 1e4)
 prices = st.builds(
@@ -51,16 +51,6 @@ def test_at_the_break_even_a_plan_is_worth_nothing(
     plan = Iteration(default.time_s * (1.0 + slower), energy_j)
     net = worth(default, plan, gpus, at).net_per_gpu_hour
     assert net == pytest.approx(0.0, abs=1e-9 * at.cost(*default, gpus) / default.time_s * 3600.0)
-
-
-@given(points=st.lists(iterations, min_size=1, max_size=20), gpus=st.integers(1, 64), at=prices)
-def test_no_point_is_worth_more_than_that_of_least_cost(
-    points: list[Iteration], gpus: int, at: Prices
-) -> None:
-    best = least_cost(points, gpus, at)
-    assert at.cost(*best, gpus) == min(at.cost(*one, gpus) for one in points)
-    dearer = Prices(at.gpu_hour * 10.0, at.kwh, at.pue, at.host_power_w)
-    assert least_cost(points, gpus, dearer).time_s <= best.time_s
 
 
 def test_free_time_pays_for_any_slowdown_and_free_energy_for_none() -> None:

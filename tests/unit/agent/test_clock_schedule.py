@@ -233,16 +233,6 @@ def test_steps_down_have_a_pace_and_steps_up_never_wait(node: Node) -> None:
     assert node.step(A, REST) == ""
 
 
-def test_a_storm_of_marks_is_a_step_now_and_then(node: Node) -> None:
-    assert node.order(_setting()) == [""]
-    writes = node.cards.writes
-    for n in range(1000):
-        node.now_s += 0.001
-        node.mark(*(("forward", 1), ("backward", 7))[n % 2])
-    assert node.cards.writes - writes <= 2 * 1.0 / STEP_S + 2
-    assert node.steps.get("refused", 0) <= 1.0 / STEP_S + 1, "nor is the keeper asked for more"
-
-
 @pytest.mark.parametrize(
     ("bounds", "program", "reason"),
     [

@@ -102,14 +102,6 @@ def watched() -> Iterator[Watched]:
         keeper.join()
 
 
-def test_a_clock_that_runs_free_ends_the_lease(watched: Watched) -> None:
-    watched.obey(1)
-    watched.see(OURS_MHZ)
-    assert watched.asked() == []
-    watched.see(FREE_MHZ)
-    assert watched.asked() == [Yield]
-
-
 def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_clock(
     watched: Watched,
 ) -> None:

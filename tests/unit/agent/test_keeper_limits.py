@@ -248,16 +248,6 @@ def test_the_limit_found_first_is_the_highest_of_all_later_ones(tmp_path: Path) 
     assert board.limits_mw["GPU-a"] == 170_000
 
 
-def test_a_limit_lowered_under_a_lease_is_the_highest_from_then_on(tmp_path: Path) -> None:
-    board, keeper = opened(tmp_path)
-    assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
-    board.limits_mw["GPU-a"] = 250_000  # by a person
-    assert set_both(keeper, "GPU-a", 2, (0, 900), 200).accepted
-    assert "another writer has set 250 W" in set_both(keeper, "GPU-a", 3, (0, 900), 350).reason
-    assert open_keeper(tmp_path, board).state.gpu("GPU-a").lease is None
-    assert board.limits_mw["GPU-a"] == 250_000
-
-
 def test_the_safe_limit_is_not_above_the_one_found(tmp_path: Path) -> None:
     board = Board()
     board.limits_mw["GPU-a"] = 170_000

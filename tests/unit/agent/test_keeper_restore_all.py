@@ -46,28 +46,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
     return made
 
 
-def test_a_release_restores_drops_the_handles_and_ends_by_itself(
-    tmp_path: Path, clock: HeldClock
-) -> None:
-    board, keeper = held(tmp_path)
-    for ttl_s in (-1.0, 3600.1, math.nan, math.inf):
-        refused = keeper.handle(2, Release(ttl_s)).slots[0]
-        assert (refused.accepted, board.closed) == (False, 0)
-    reply = keeper.handle(3, Release(0.2))
-    assert reply.slots[0].accepted
-    assert (board.locked, board.closed) == ({}, 1)
-    board.calls.clear()
-    refused = apply(keeper, {"GPU-a": (0, 600)}, 2)
-    assert "released for 1 s more" in refused.slots[0].reason
-    assert refused.stopped == refused.slots[0].reason
-    assert not board.calls, "nothing touches the driver"
-    clock.pass_s(0.21)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
-    keeper.handle(4, Release(60.0))
-    keeper.handle(5, Resume())
-    assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 4)) == {True}
-
-
 def test_a_reset_that_would_be_repeated_opens_no_driver_inside_a_window(
     tmp_path: Path, clock: HeldClock
 ) -> None:
@@ -515,17 +493,3 @@ def test_a_reply_has_the_time_left_of_a_window(tmp_path: Path, clock: HeldClock)
     assert keeper.handle(3, Status()).released_s == pytest.approx(599.0)
     keeper.handle(4, Resume())
     assert keeper.handle(5, Status()).released_s == 0.0
-
-
-def test_nothing_asks_the_driver_in_a_release_window(tmp_path: Path) -> None:
-    board = Board()
-    keeper = Keeper(Settings(str(tmp_path), FREE), board)
-    assert keeper.handle(1, Release(60.0)).slots[0].accepted
-    asked: list[str] = []
-    board.before_read = asked.append
-    board.before_limits = asked.append
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
-    limited = apply_of(1, "blue", 2, 30.0, {"GPU-a": (0, 0)}, power_mw={"GPU-a": 1})
-    assert verdicts(keeper.handle(2, limited)) == {False}
-    keeper.handle(3, Status(tuple(UUIDS)))
-    assert not asked, "a call would open the driver again"

@@ -50,31 +50,12 @@ def test_bytes_are_those_of_the_published_shapes() -> None:
     assert cache_bytes_per_token(latent, one) == 61 * (512 + 64) * 2  # its report, section 2.1.1
 
 
-@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
-def test_a_larger_batch_costs_less_a_token_and_takes_longer(model: str) -> None:
-    shape, one = ARCHITECTURES[model], Serving(tensor=8, dtype="fp8", cache_bytes=1.0)
-    found = [serve(shape, H100, replace(one, batch=batch)) for batch in (1, 8, 64, 512)]
-    tokens = [each.token_s for each in found]
-    joules = [each.decode_j_per_token for each in found]
-    assert tokens == sorted(tokens)
-    assert joules == sorted(joules, reverse=True)
-    rates = [each.output_tokens_per_s for each in found]
-    assert rates == sorted(rates)
-
-
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     one = Serving(tensor=4, prompt=4096, output=512)
     most = largest_batch(LLAMA, H100, one)
     assert serve(LLAMA, H100, replace(one, batch=most)).fits
     assert not serve(LLAMA, H100, replace(one, batch=most + 1)).fits
     assert largest_batch(LLAMA, H100, Serving()) == 0  # 141 GB of weights
-
-
-def test_decoding_loses_less_to_a_lower_clock_than_prefill() -> None:
-    swept = over_clocks(LLAMA, H100, Serving(tensor=4, batch=16), (990.0, 1980.0))
-    slow, fast = swept
-    assert slow.decode.time_s / fast.decode.time_s < slow.prefill.time_s / fast.prefill.time_s
-    assert slow.decode.energy_j < fast.decode.energy_j  # without hosts
 
 
 def test_the_best_clock_keeps_its_limit_and_none_beats_it() -> None:

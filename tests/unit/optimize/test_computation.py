@@ -110,18 +110,6 @@ def test_scale_does_not_matter(data: st.DataObject, seconds: float, joules: floa
     assert other.energy_j >= plan.lower_bound_j * joules * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-@pytest.mark.parametrize("power_w", [0.0, 100.0])
-def test_one_option_leaves_nothing_to_choose(granularity: Granularity, power_w: float) -> None:
-    only = Profile({(s, kind): (ClockOption(1000, 0.5, 9.0),) for s in range(3) for kind in KINDS})
-    problem = build(Pipeline("1f1b", 3, 2), only, power_w)
-    fastest = baseline(problem)
-    plan = solve(problem, Goal(fastest.iteration_time_s), granularity)
-    assert plan.clocks == fastest.clocks
-    assert plan.energy_j == fastest.energy_j
-    assert plan.gap == pytest.approx(0.0, abs=1e-9)
-
-
 def test_few_choices_among_many_operations_are_all_tried() -> None:
     """A hundred operations of which eight can choose: more than numpy has dimensions."""
     fixed, free = (
