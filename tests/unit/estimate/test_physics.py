@@ -131,40 +131,6 @@ def test_one_wild_measurement_does_not_bend_the_curve() -> None:
     assert power_error < 0.01
 
 
-def test_curves_of_one_gpu_help_each_other() -> None:
-    """Their voltage curve is shared: with few noisy clocks, many curves find it better."""
-    clocks = CLOCKS[[0, 9, 18, 28, 37]]
-    errors: dict[str, list[float]] = {"alone": [], "together": []}
-    for seed in range(12):
-        generator = np.random.default_rng(seed)
-        truths = [
-            Physics(1410.0, t, k, p0, c, 0.76, 1107.0)
-            for t, k, p0, c in zip(
-                (0.05, 0.09, 0.06, 0.1),
-                (0.9, 0.8, 0.85, 0.7),
-                (52.0, 60.0, 48.0, 55.0),
-                (210.0, 200.0, 220.0, 205.0),
-                strict=True,
-            )
-        ]
-        sweeps = [
-            Sweep(
-                clocks,
-                truth.time_s(clocks),
-                truth.power_w(clocks) * generator.lognormal(0, 0.01, 5),
-            )
-            for truth in truths
-        ]
-        for name, fitted in (
-            ("together", fit(sweeps)),
-            ("alone", tuple(fit([sweep])[0] for sweep in sweeps)),
-        ):
-            for curve, truth in zip(fitted, truths, strict=True):
-                relative = curve.power_w(CLOCKS) / truth.power_w(CLOCKS) - 1.0
-                errors[name].append(float(np.abs(relative).mean()))
-    assert np.mean(errors["together"]) < np.mean(errors["alone"])
-
-
 @pytest.mark.parametrize(
     ("clocks", "time_s", "power_w"),
     [
