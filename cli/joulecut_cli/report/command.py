@@ -21,6 +21,8 @@ def run(argv: list[str]) -> int:
     """Prints a report. Raises BadInput, Unavailable."""
     given = _parsed(argv)
     since_s = duration.seconds(given.since, "--since", SINCE_S_MAX)
+    if given.store is None and given.config == INSTALLED and not INSTALLED.exists():
+        raise BadInput("--config", f"no {INSTALLED} here", "another controller's, or --store URL")
     # Late: a wrong flag is refused before numpy and the database are loaded.
     from joulecut_cli.report.stored import Place, of_controller, report_of
 

@@ -181,6 +181,7 @@ def test_an_empty_store_says_what_to_switch_on(
         (["--store", "sqlite:///a", "--controller", "http://h"], "on the controller's machine"),
         (["--store", "sqlite:///a", "--config", "c.yaml"], "not allowed with"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        ([], "allowed: another controller's, or --store URL"),
         (["--job", ""], "empty name"),
         (["--store", "sqlite:////nowhere/c.db"], "no file"),
     ],
