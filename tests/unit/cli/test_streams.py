@@ -136,7 +136,7 @@ def test_a_wrong_command_lists_those_there_are(
     assert "allowed: status, report" in shown.err
 
 
-@pytest.mark.parametrize("variable", ["NUMBA_NUM_THREADS=0", "NUMBA_OPT=junk", "MPLBACKEND=junk"])
+@pytest.mark.parametrize("variable", ["NUMBA_OPT=junk", "MPLBACKEND=junk"])
 def test_a_variable_that_a_library_refuses_is_one_line(folder: Path, variable: str) -> None:
     """Nothing of it is compiled or drawn before: a process of its own."""
     name, _, value = variable.partition("=")

@@ -61,6 +61,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
     return model, run
 
 
+@settings(max_examples=20)
 @given(runs(), st.sampled_from(["a100-sxm-80gb", "h100-sxm", "b200", "mi300x"]))
 def test_parts_sum_to_the_whole_and_are_never_negative(
     case: tuple[Architecture, Run], name: str
@@ -109,7 +110,7 @@ def test_model_flops_are_those_of_the_publication() -> None:
     assert full.hfu / full.mfu == pytest.approx(4 / 3, rel=5e-3)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(runs(), st.floats(200.0, 500.0))
 def test_the_power_cap_holds(case: tuple[Architecture, Run], cap_w: float) -> None:
     model, run = case
@@ -199,7 +200,7 @@ def test_hybrid_shards_stay_in_their_node_and_sum_across() -> None:
     assert hybrid.memory[0].optimizer_bytes == pytest.approx(8 * whole.memory[0].optimizer_bytes)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.sampled_from(MODELS), st.sampled_from(["dgx-a100", "dgx-h100", "dgx-b200"]),
     st.floats(0.4, 1.0), small, small, small, st.sampled_from(WORDS["schedule"]), st.booleans(),

@@ -52,7 +52,7 @@ def rules_j(
     return best_j
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.data(), st.sampled_from([1.0, 1.02, 1.2]))
 def test_no_rule_is_cheaper_than_a_search(data: st.DataObject, factor: float) -> None:
     problem = data.draw(pipelines.problems(3, 4, 4, same_clocks=True))
@@ -70,7 +70,7 @@ def test_no_rule_is_cheaper_than_a_search(data: st.DataObject, factor: float) ->
         assert more_j <= fewer_j * (1 + ROUND_OFF)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(
     pipelines.problems(3, 5, 4, same_clocks=True),
     st.sampled_from([1.0, 1.02, 1.2]),
