@@ -127,7 +127,7 @@ def test_the_breaker_works_where_the_store_fails(store: DatabaseStore) -> None:
     controller = lied_to(world, store)
 
     class Full(DatabaseStore):
-        def keep_record(self, record: object, kept_s: float | None = None) -> None:
+        def keep_record(self, *_: object, **how: object) -> None:
             raise Unavailable("the disk is full")
 
     store.__class__ = Full

@@ -7,7 +7,6 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.orders import Done, Order
-from joulecut_controller.ports import Record
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import ChangeLimits, Problem
@@ -163,7 +162,7 @@ def test_unknown_names_are_named_with_those_there_are(world: World, store: Datab
 
 def test_where_the_store_fails_the_gpus_still_come_back(world: World, store: DatabaseStore) -> None:
     class Full(DatabaseStore):
-        def keep_record(self, record: Record, kept_s: float | None = None) -> None:
+        def keep_record(self, *_: object, **how: object) -> None:
             raise Unavailable("the disk is full")
 
     controller = enforcing(world, store)

@@ -127,7 +127,7 @@ def test_what_cannot_be_read_holds(store: DatabaseStore, clock: Clock, content: 
 
 def test_a_store_that_fails_does_not_undo_a_word(store: DatabaseStore, clock: Clock) -> None:
     class Full(DatabaseStore):
-        def keep_record(self, record: Record, kept_s: float | None = None) -> None:
+        def keep_record(self, *_: object, **how: object) -> None:
             raise Unavailable("the disk is full")
 
     store.__class__ = Full
@@ -157,7 +157,7 @@ def test_what_another_controller_placed_and_lifted_is_followed(
     assert first.follow(first.stored()) == {"a"}
     assert first.of("a") == ()
 
-    def full(*_: object) -> None:
+    def full(*_: object, **how: object) -> None:
         raise Unavailable("the disk is full")
 
     with monkeypatch.context() as patched:  # a hold that is in memory alone stays
