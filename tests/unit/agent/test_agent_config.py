@@ -8,6 +8,7 @@ from joulecut_agent import config
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_wire.errors import BadInput
 
+SMALLEST = "device: simulated\n"
 COMPLETE = """\
 device: simulated
 simulated: {cards: 2}
@@ -35,6 +36,22 @@ keeper: run/keeper.sock
 def _load(folder: Path, text: str) -> config.Settings:
     (folder / "agent.yaml").write_text(text)
     return config.load(folder / "agent.yaml")
+
+
+def test_what_is_not_said_has_a_reasoned_default(tmp_path: Path) -> None:
+    settings = _load(tmp_path, SMALLEST)
+    assert settings.metrics == ("127.0.0.1", 9430)
+    assert settings.grpc == ("127.0.0.1", 9431)
+    assert settings.socket == "/run/joulecut/jobs.sock"
+    assert settings.keeper_mode == "child"
+    assert settings.sample_interval_s == 1.0
+    assert settings.keeper.bounds == Bounds()
+    assert settings.keeper.site_default is None
+    assert settings.keeper.state_dir == "/var/lib/joulecut"
+    assert settings.keeper.power_safe == "recorded"
+    assert settings.keeper.restore_jitter_s == 0.0
+    assert settings.keeper.stop_file == "/var/lib/joulecut/stop"
+    assert settings.keeper.journal_dir == ""
 
 
 def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:

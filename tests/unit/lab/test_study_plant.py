@@ -55,6 +55,32 @@ def test_the_simulated_a30_has_the_published_savings(model: str, sequence: int, 
     assert abs(slows) <= allowed
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "tf32"])
+def test_larger_layers_need_less_energy_an_operation(dtype: Dtype) -> None:
+    """The talk's second observation, at its three clocks and two sequence lengths."""
+    card = layer_card("a30", "")
+    for sequence in (128, 1024):
+        for clock in (555, 945, 1440):
+            layers = [shape(model, sequence, A30_BATCH) for model in SIZES]
+            joules = [LayerPlant(card, one, dtype, "training").at(clock).energy_j / flops(
+                one, "training") for one in layers]  # fmt: skip
+            assert joules == sorted(joules, reverse=True)
+
+
+def test_longer_sequences_lower_the_best_clock() -> None:
+    """The talk's third observation: higher for no layer, lower for most."""
+    card = layer_card("a30", "")
+    falls = 0
+    for model in SIZES:
+        best = []
+        for sequence in (128, 1024):
+            plant = LayerPlant(card, shape(model, sequence, A30_BATCH), "fp16", "training")
+            best.append(min(card.sku.clocks_mhz, key=lambda c, p=plant: p.at(c).energy_j))
+        assert best[1] <= best[0]
+        falls += best[1] < best[0]
+    assert falls >= 3
+
+
 @given(models, sequences, st.integers(1, 16))
 def test_operations_are_those_of_the_textbook(model: str, sequence: int, batch: int) -> None:
     """24 b s d^2 + 4 b s^2 d forward with an MLP four times as wide (Korthikanti et al.)."""
@@ -97,6 +123,15 @@ def test_above_its_limit_a_card_is_held_and_the_highest_clock_is_not_the_fastest
         assert higher.time_s >= lower.time_s
         assert lower.clock_mhz - higher.clock_mhz <= HUNTING * 15.0 * 1.1
         assert lower.parts.power_w > 0.95 * card.sku.power_limit_w
+
+
+def test_narrow_types_are_faster_and_cheaper() -> None:
+    card, layer = layer_card("h200", ""), shape("gpt-13b", 1024, 4)
+    points = {d: LayerPlant(card, layer, d, "training").at(1200) for d in card.dtypes}
+    order = ("fp32", "tf32", "fp16", "fp8")
+    for wide, narrow in itertools.pairwise(order):
+        assert points[narrow].time_s < points[wide].time_s
+        assert points[narrow].energy_j < points[wide].energy_j
 
 
 def test_what_does_not_fit_is_left_out_and_said() -> None:

@@ -91,3 +91,16 @@ def test_an_evaluation_waits_for_forwards_alone() -> None:
     for parts in (level(ALIKE, FREE, run).breakdown_s for level in levels):
         assert parts["bubble"] == pytest.approx(parts["forward"] * 7 / 16, rel=0.03)
         assert parts["backward"] == parts["recompute"] == 0.0
+
+
+def test_slow_links_change_the_ranking_of_schedules() -> None:
+    """More chunks send more often: ahead with free links, behind with slow ones."""
+    slow = replace(SYSTEMS["a100-sxm-80gb"], scale_out_gb_s=0.05, power_cap_w=1e6)
+    plain, deep = run_of("gpipe", microbatches=8), run_of("interleaved-1f1b", microbatches=8)
+
+    def faster(system: object) -> bool:
+        times = [simulate(ALIKE, system, run)[0].iteration_time_s for run in (plain, deep)]
+        return times[1] < times[0]
+
+    assert faster(FREE)
+    assert not faster(slow)
