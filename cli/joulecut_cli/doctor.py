@@ -165,7 +165,7 @@ def _controllable(job: Json, board: Json) -> Step:
         return Step("control", False, "no GPU is known to be the job's", _explain(job))
     fixed = [gpu for gpu in mine if not gpu["controllable"]]
     if not fixed:
-        return Step("control", True, f"{len(mine)} GPUs may be set")
+        return Step("control", True, f"GPUs that may be set: {len(mine)}")
     first = fixed[0]
     found = (
         f"{len(fixed)} of {len(mine)} GPUs may not: {first['node']}/{first['index']}: "

@@ -104,7 +104,7 @@ def _clocks(about: NodeDescription, drifts: dict[str, str]) -> Step:
             )
     fixed = [gpu for gpu in about.gpus if not gpu.controllable]
     if not fixed:
-        return Step("control", True, f"{len(about.gpus)} GPUs may be set")
+        return Step("control", True, f"GPUs that may be set: {len(about.gpus)}")
     first = fixed[0]
     is_locked = "site_default" in first.reason
     found = (
