@@ -67,14 +67,14 @@ class Turns:
     """Which jobs ask the workers now. A turn lasts as long as a decision, from one question to the
     next: each step of a job gives it back unless an answer or the turn itself is waited for then.
 
-    The job that has waited longest comes first. `next_one` is called with a waiting job that has
-    its turn now, for a step of it.
+    Jobs whose plan is late come first; of equals the one that has waited longest. `next_one` is
+    called with a waiting job that has its turn now, for a step of it.
     """
 
     next_one: Callable[[str], None]
     at_once: int = JOBS_AT_ONCE
     _having: set[str] = field(default_factory=set)
-    _waiting: dict[str, None] = field(default_factory=dict)  # the first has waited longest
+    _waiting: dict[str, bool] = field(default_factory=dict)  # whether late; the oldest first
     _unanswered: set[str] = field(default_factory=set)  # whose newest step ended with a question
 
     @contextmanager
@@ -88,18 +88,18 @@ class Turns:
                 self._waiting.pop(job, None)
                 self._having.discard(job)
             while self._waiting and len(self._having) < self.at_once:
-                waiting = next(iter(self._waiting))
+                waiting = self.line[0]
                 del self._waiting[waiting]
                 self._having.add(waiting)
                 self.next_one(waiting)
 
-    def ask(self, job: str) -> bool:
+    def ask(self, job: str, *, late: bool) -> bool:
         """Whether the job has its turn; else it waits for one."""
         if job not in self._having and len(self._having) < self.at_once:
             self._waiting.pop(job, None)
             self._having.add(job)
         elif job not in self._having:
-            self._waiting.setdefault(job)
+            self._waiting[job] = late
         return job in self._having
 
     def unanswered(self, job: str) -> None:
@@ -109,7 +109,7 @@ class Turns:
     @property
     def line(self) -> list[str]:
         """The jobs that wait, in their order."""
-        return list(self._waiting)
+        return sorted(self._waiting, key=lambda job: not self._waiting[job])
 
 
 @dataclass(slots=True)
@@ -168,8 +168,9 @@ class JobPlanning:
         if applied is not None and applied.forecast is None:
             return given_up(state, Veto("off", "nothing fixed is asked for: default clocks"))
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
+        late = is_late(inputs)
         stands = not inputs.examined and not hindered and self._steady == rests_on
-        if stands and self._under_way is None and not is_late(inputs):
+        if stands and self._under_way is None and not late:
             self._waits_since_s = None
             return Decision("keep", "steady", "plan unchanged", state)
         begun = self._under_way
@@ -180,7 +181,7 @@ class JobPlanning:
             begun = _UnderWay(asked, (*rests_on, hindered), steps, self._planners.now_s())
         self._under_way = None  # after an error another one begins
         try:
-            decision = self._go_on(begun)
+            decision = self._go_on(begun, late=late)
             decision = decision and as_predicted(decision, begun.inputs)
         except (ValueError, ArithmeticError) as error:
             decision = given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
@@ -208,16 +209,16 @@ class JobPlanning:
         place = line.index(self.name) + 1 if self.name in line else 0
         return SolverWait(self._planners.now_s() - self._waits_since_s, place, len(line))
 
-    def _go_on(self, under_way: _UnderWay) -> Decision | None:
+    def _go_on(self, under_way: _UnderWay, *, late: bool) -> Decision | None:
         """The decision; None while an answer is waited for. Raises what the solver raises."""
         reply: Any = None
         while True:
             ask = under_way.ask
             if isinstance(ask, Soon):
-                future = self._answer(ask.question)
+                future = self._answer(ask.question, late=late)
                 reply = future is not None and future.done()
             elif ask is not None:
-                future = self._answer(ask)
+                future = self._answer(ask, late=late)
                 if future is None or not future.done():
                     return None
                 reply = future.result()
@@ -227,11 +228,11 @@ class JobPlanning:
                 made: Decision = ended.value
                 return made
 
-    def _answer(self, ask: Question | Times) -> Future[Any] | None:
+    def _answer(self, ask: Question | Times, *, late: bool) -> Future[Any] | None:
         """The answer, as soon as it is there; None while the job waits for its turn."""
         future = self._asked.get(ask.key)
         if future is None or _lost(future):
-            if not self._planners.turns.ask(self.name):
+            if not self._planners.turns.ask(self.name, late=late):
                 return None
             prepare = self._planners.solver.prepare
             future = self._planners.workers.submit(worker_calls.reply, prepare, ask)
