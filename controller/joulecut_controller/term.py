@@ -28,7 +28,7 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
-from joulecut_controller.sources.hourly_prices import PrometheusPrices
+from joulecut_controller.sources.prometheus_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_controller.web.cluster_json import STANDING
 from joulecut_controller.web.job_json import job_json

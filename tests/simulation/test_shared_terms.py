@@ -172,7 +172,7 @@ class Split:
             live,
             dict(self.holders),
             wanted,
-            holds=len(self.store.records("hold")),
+            holds=hash(self.store.records("hold")),
             barred=frozenset(self.barred),
             reporting=frozenset().union(*others),
         )

@@ -10,8 +10,8 @@ import pytest
 
 from joulecut_controller.policy.hourly import HOLDS_S, at_hour
 from joulecut_controller.policy.policy import Cost, Policy, Series
-from joulecut_controller.sources.hourly_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus import Access
+from joulecut_controller.sources.prometheus_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus_rates import RateServer
 
 POLICY = Policy(cost=Cost(gpu_hour=2.0, kwh=0.08, kwh_series=Series(promql="day_ahead")))
