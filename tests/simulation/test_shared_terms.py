@@ -340,7 +340,7 @@ def test_a_job_comes_back_where_agents_are_reached_again_and_its_controller_is_g
     split.run(40)
     held = dict(split.holders)
     split.run(20)
-    assert split.holders == held, "what nobody reaches does not move for long"
+    assert split.holders == held, "no controller reaches its agents, so it stays where it is"
     assert split.world.worlds[0].at_default(), "leases run out"
     split.cut(1)  # the one that has the database does not reach the agents, and the other way
     split.live.discard(1)

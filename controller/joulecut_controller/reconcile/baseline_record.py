@@ -29,7 +29,7 @@ class BaselineRecord:
             self._kept = dict([*known.items()][-SHAPES_KEPT:])
 
     def recall(self, shape: str) -> Recalled | None:
-        """What was measured in this shape."""
+        """The baseline that was measured in this shape; None without one."""
         kept = self._kept.get(shape) if self._kept else None
         if kept is None:
             return None

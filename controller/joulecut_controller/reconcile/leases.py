@@ -17,8 +17,9 @@ from joulecut_wire.messages import Command, Result, Setting
 
 LIMITS_KEPT = 16  # power limits are set once an interval, and readings are younger
 CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
-# Renewals of a round beyond so many wait: a call takes two milliseconds of the event loop, and a
-# thousand begun together miss their deadlines.
+# Renewals are begun in groups with a pause between: a call takes two milliseconds of the loop,
+# and a thousand begun together miss their deadlines. A group takes a quarter of a second; the pause
+# leaves a little more for streams and steps.
 CALLS_AT_ONCE = 128
 PAUSE_S = 0.4
 ROUND_TTLS = 1.0 / 6.0  # of pauses in a round at most: half of the time between two rounds

@@ -86,7 +86,7 @@ class Predictions:
         self._model, self._number = OtherJobs(()), 0
         self._learns = True
         self._jobs: dict[str, _Job] = {}  # by workload
-        self._fitted_s: dict[str, float] = {}  # by workload, of late
+        self._fitted_s: dict[str, float] = {}  # by workload, within REFIT_S
         self.begun = False
         self._changed = False
 

@@ -42,7 +42,7 @@ Asker = Literal["holdout", "shift", "breaker", "doubt"]
 ASKERS: tuple[Asker, ...] = get_args(Asker)
 
 SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
-SHORT_SAVED = 2.0  # windows; doubt takes the second, and the first is left for what happens
+SHORT_SAVED = 2.0  # windows: doubt waits for two, so that one is left for shifts and the breaker
 FIRST_S = 60.0  # a new leader's plans and leases come first
 # Windows ahead of its share that a job has while clocks slow it by more than was planned.
 OVERDRAWN = 4.0
@@ -227,7 +227,7 @@ class DefaultWindows:
         if not self._enforced or seen.iteration_s is None:
             return
         expected_s = self._expected_s(seen)
-        if self._credit_s is None:  # one, and what was not spent since default clocks were measured
+        if self._credit_s is None:  # one window, and the share since the last measurement
             credit_s = expected_s + SHARE_MAX * max(0.0, seen.now_s - self._measured_s)
         else:
             credit_s = self._credit_s + SHARE_MAX * passed_s

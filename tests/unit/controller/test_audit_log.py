@@ -54,7 +54,7 @@ def test_posted_lines_wait_in_order_and_cost_one_transaction(audit: AuditLog, pa
     assert "the disk is full" in audit.trouble
     paper.room = 99
     audit.note("plan", "gpt", "5")
-    assert paper.texts == ["0", "1", "2", "3", "4", "5"], "what was posted before stands before"
+    assert paper.texts == ["0", "1", "2", "3", "4", "5"], "in the order in which they came"
     audit.post("clear", "gpt", "6")
     audit.catch_up()
     assert paper.texts[-1] == "6"

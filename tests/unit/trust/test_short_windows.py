@@ -113,7 +113,7 @@ EVERY_S = length_s(ITERATION_S) / SHARE_MAX
         (1.0, {"suspected": "1.1 s an iteration"}, 0.0),
     ],
 )
-def test_whoever_asks_short_windows_keep_their_share(
+def test_short_windows_keep_their_share_of_time_for_every_reason(
     ratio: float, asked: dict[str, object], first_s: float
 ) -> None:
     found = looked(ratio, 7200, **asked)
