@@ -368,7 +368,7 @@ class Sharing:
                 begun_s = time.process_time()
                 if reconciler.claims.group:
                     self._share(number)
-                await reconciler.beat()
+                await reconciler.beat_all()
                 self.publisher.publish(await reconciler.run_pass())
                 self.used_s[number] += time.process_time() - begun_s
                 self.profiler.disable()

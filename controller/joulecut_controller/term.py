@@ -24,7 +24,7 @@ from joulecut_controller.log import NAME, EventLog, log
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reconcile.audit_log import SHOWN
 from joulecut_controller.reconcile.cluster_step import profiles_of
-from joulecut_controller.reconcile.pacing import Pacing, renewal_s
+from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
@@ -234,7 +234,7 @@ async def _lead(
     tasks = [
         asyncio.create_task(reconciler.run(), name="loop"),
         asyncio.create_task(_publish(context, reconciler), name="boards"),
-        asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
+        asyncio.create_task(reconciler.keep_leases(), name="heartbeat"),
         asyncio.create_task(reconciler.write_log(), name="log"),
         asyncio.create_task(_time_event_loop(context, reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
@@ -383,15 +383,3 @@ async def _time_event_loop(context: ServiceContext, reconciler: Reconciler) -> N
         late_s = max(0.0, now_s - due_s)
         reconciler.run_late(late_s)
         context.capacity.run_late(late_s, reconciler.claims.count, now_s)
-
-
-async def _heartbeats(reconciler: Reconciler) -> None:
-    """The time that a heartbeat takes is part of the interval, up to half of it: agents that answer
-    late make none of the next ones late.
-    """
-    due_s = time.monotonic()
-    while True:
-        every_s = renewal_s(reconciler.ttl_s())
-        due_s = max(due_s + every_s, time.monotonic() + every_s / 2.0)
-        await asyncio.sleep(due_s - time.monotonic())
-        await reconciler.beat()

@@ -98,11 +98,11 @@ def test_a_heartbeat_outlives_a_store_that_cannot_note_its_refusal(
     controller = enforcing(world, filling)
     world.agents["n2:1"].connected = False
     filling.full = True
-    asyncio.run(controller.reconciler.beat())
+    asyncio.run(controller.reconciler.beat_all())
     assert not controller.events("renew")
     filling.full = False
     for _ in range(3):
-        asyncio.run(controller.reconciler.beat())
+        asyncio.run(controller.reconciler.beat_all())
     controller.run(1)
     assert len(controller.events("renew")) == 1, "said as soon as it can be, and once"
 

@@ -61,7 +61,7 @@ def test_a_heartbeat_without_passes_stops(world: World, store: DatabaseStore) ->
     async def beats_only(seconds: int) -> None:
         for _ in range(seconds):
             world.advance(1.0)
-            await controller.reconciler.beat()
+            await controller.reconciler.beat_all()
 
     asyncio.run(beats_only(4))
     assert not world.at_default()

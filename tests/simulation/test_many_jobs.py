@@ -87,7 +87,7 @@ class Many:
         for tick in range(ticks):
             self.cluster.advance(TICK_S)
             self.workers.work(answers)
-            await self.reconciler.beat()
+            await self.reconciler.beat_all()
             board = await self.reconciler.run_pass()
             await studied()
             if tick >= ticks - LAST_TICKS:

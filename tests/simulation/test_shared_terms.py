@@ -210,7 +210,7 @@ class Split:
                     before = dict(self.holders)
                     if number in self.late:
                         controller.reconciler.run_late(LATE_S)
-                    await controller.reconciler.beat()
+                    await controller.reconciler.beat_all()
                     controller.boards.append(await controller.reconciler.run_pass())
                     await studied()
                     self.masters += [one for one in seat.told if before.get(one) != number]

@@ -630,7 +630,7 @@ class Controller:
             asyncio.get_running_loop().set_default_executor(AtOnce())
             for done in range(passes):
                 self.world.advance(self.interval_s)
-                await self.reconciler.beat()
+                await self.reconciler.beat_all()
                 self.boards.append(await self.reconciler.run_pass())
                 await studied()
                 if callable(until) and until():

@@ -6,23 +6,21 @@ longer renewed and runs out there.
 """
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.ports import Fleet
+from joulecut_controller.reconcile.pacing import renewal_s
 from joulecut_controller.view import BUDGET_JOB, GpuView
 from joulecut_wire.messages import Command, Result, Setting
 
 LIMITS_KEPT = 16  # power limits are set once an interval, and readings are younger
-CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
-# Renewals are begun in groups with a pause between: a call takes two milliseconds of the loop,
-# and a thousand begun together miss their deadlines. A group takes a quarter of a second; the pause
-# leaves a little more for streams and steps.
+# Of one job: a call takes two milliseconds of the event loop, and a thousand begun together miss
+# their deadlines.
 CALLS_AT_ONCE = 128
-PAUSE_S = 0.4
-ROUND_TTLS = 1.0 / 6.0  # of pauses in a round at most: half of the time between two rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +127,11 @@ class Leases:
     def lost(self) -> str:
         """Why this term is over; empty while it is not."""
         return self._lost
+
+    @property
+    def jobs(self) -> Set[str]:
+        """Those whose GPUs hold something."""
+        return self._holdings.keys()
 
     def of(self, job: str) -> Holding | None:
         return self._holdings.get(job)
@@ -294,30 +297,55 @@ class Leases:
             self._holdings[job] = replace(holding, generations=generations)
         return LimitOutcome(taken=frozenset(limited))
 
-    async def renew(self, ttl_s: float, jobs: Container[str]) -> dict[str, Outcome]:
-        """The heartbeat of everything held for these jobs, by job."""
-        calls: dict[str, dict[str, asyncio.Task[tuple[Result, ...]]]] = {}
-        begun, held = 0, {job: one for job, one in self._holdings.items() if job in jobs}
-        agents = sum(len(set(holding.address_of.values())) for holding in held.values())
-        pause_s = min(PAUSE_S, ROUND_TTLS * ttl_s * CALLS_AT_ONCE / max(agents, 1))
+    async def renew(self, job: str, ttl_s: float) -> Outcome:
+        """The heartbeat of everything held for a job. Nothing is asked while its clocks move."""
+        holding = self._holdings.get(job)
+        if holding is None or job in self._moving:
+            return Outcome()
+        room = asyncio.Semaphore(CALLS_AT_ONCE)
+
+        async def ask(address: str) -> tuple[Result, ...]:
+            async with room:
+                if self._holdings.get(job) is not holding or job in self._moving:
+                    return ()
+                generation = holding.generation(address)
+                return await self._fleet.renew(address, self._epoch, job, generation, ttl_s)
+
+        addresses = sorted(set(holding.address_of.values()))
+        answers = await asyncio.gather(*(ask(address) for address in addresses))
+        return Outcome(len(holding.address_of), _refusals(addresses, answers))
+
+    async def keep(
+        self, ttl_s: Callable[[], float], beat: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """Renews everything held, by `beat`, which returns whether all of a job is renewed. Each
+        job has times of its own: agents of all jobs are not asked in one moment, and one that
+        answers late delays no other job. Until it is cancelled.
+        """
+        kept: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
-            for job, holding in held.items():
-                for address in sorted(set(holding.address_of.values())):
-                    if job in self._moving or self._holdings.get(job) is not holding:
-                        break
-                    generation = holding.generation(address)
-                    call = self._fleet.renew(address, self._epoch, job, generation, ttl_s)
-                    calls.setdefault(job, {})[address] = group.create_task(call)
-                    begun += 1
-                    if begun % CALLS_PER_TURN == 0:
-                        await asyncio.sleep(0.0 if begun % CALLS_AT_ONCE else pause_s)
-        return {
-            job: Outcome(
-                len(held[job].address_of),
-                _refusals(tuple(asked), [call.result() for call in asked.values()]),
-            )
-            for job, asked in calls.items()
-        }
+            while True:
+                kept = {job: task for job, task in kept.items() if not task.done()}
+                for job in self.jobs - kept.keys():
+                    task = self._keep(job, ttl_s, beat)
+                    kept[job] = group.create_task(task, name=f"leases of {job}")
+                await asyncio.sleep(renewal_s(ttl_s()) / 2.0)
+
+    async def _keep(
+        self, job: str, ttl_s: Callable[[], float], beat: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """The time that agents take to answer is part of the interval, up to half of it; after a
+        failure the next renewal comes as soon.
+        """
+        wait_s = renewal_s(ttl_s()) / 2.0
+        while True:
+            await asyncio.sleep(wait_s)
+            if job not in self._holdings:
+                return
+            every_s, begun_s = renewal_s(ttl_s()), time.monotonic()
+            renewed = await beat(job)
+            took_s = time.monotonic() - begun_s
+            wait_s = max(every_s - took_s, every_s / 2.0) if renewed else every_s / 2.0
 
     async def _apply(
         self, plan: Plan, actions: Sequence[Action], places: Mapping[str, Place], ttl_s: float

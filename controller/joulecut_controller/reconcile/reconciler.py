@@ -63,8 +63,8 @@ STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
 class Reconciler:
     """Steps, boards and heartbeats of one leadership term.
 
-    A process runs `run`, `next_board` and `beat` side by side. On a virtual clock `run_pass` does
-    the work of the first two.
+    A process runs `run`, `next_board` and `keep_leases` side by side. On a virtual clock `run_pass`
+    does the work of the first two, and `beat_all` that of the third.
     """
 
     def __init__(
@@ -266,22 +266,29 @@ class Reconciler:
         )
         return self.board
 
-    async def beat(self) -> None:
-        """One heartbeat for the leases of the jobs whose steps succeed; none while those of the
-        cluster fail, since another controller may lead.
+    async def keep_leases(self) -> None:
+        """Renews the leases of every job in time, until it is cancelled."""
+        await self._services.leases.keep(self.ttl_s, self.beat)
+
+    async def beat(self, job: str) -> bool:
+        """One heartbeat for the leases of a job, if its steps and those of the cluster succeed:
+        another controller may lead. Returns whether all are renewed.
         """
-        dead_s = self._pacing.dead_s
-        if self._services.leases.lost or self._loop.silent_s(CLUSTER) > dead_s:
-            return
-        alive = {name for name in self._jobs if self._loop.silent_s(name) <= dead_s}
-        outcomes = await self._services.leases.renew(self.ttl_s(), alive)
-        self._unrenewed.intersection_update(self._jobs)
-        for job, outcome in outcomes.items():
-            if not outcome.refused:
-                self._unrenewed.discard(job)
-            elif job not in self._unrenewed:
-                self._unrenewed.add(job)
-                self._services.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
+        silent_s = max(self._loop.silent_s(CLUSTER), self._loop.silent_s(job))
+        if self._services.leases.lost or silent_s > self._pacing.dead_s:
+            return False
+        outcome = await self._services.leases.renew(job, self.ttl_s())
+        self._unrenewed &= self._services.leases.jobs
+        if not outcome.refused:
+            self._unrenewed.discard(job)
+        elif job not in self._unrenewed:
+            self._unrenewed.add(job)
+            self._services.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
+        return bool(outcome.settings) and not outcome.refused
+
+    async def beat_all(self) -> None:
+        """One heartbeat for every job, for a virtual clock."""
+        await asyncio.gather(*map(self.beat, self._services.leases.jobs))
 
     def run_late(self, late_s: float) -> None:
         """Records that the event loop was late by so much. From LATE_S on, news of jobs and agents
