@@ -34,7 +34,7 @@ providers._get_local_constants = lambda: providers._local_constants
 
 # A busy machine draws slowly: that is no fault of a test.
 unhurried = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("fixed", derandomize=True, print_blob=True, max_examples=40, **unhurried)
+settings.register_profile("fixed", derandomize=True, print_blob=True, max_examples=30, **unhurried)
 settings.register_profile("fresh", database=None, print_blob=True, **unhurried)
 settings.load_profile("fixed")
 
@@ -90,9 +90,29 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"properties: {'drawn as ever' if seed is None else f'--hypothesis-seed={seed}'}"
 
 
+SIMULATIONS = Path(__file__).parent / "simulation"
+
+
+@pytest.hookimpl(trylast=True)  # of what marks have left
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `first` begin the run: they take so long that its end would wait for them."""
-    items.sort(key=lambda item: item.get_closest_marker("first") is None)
+    """Each worker begins with its share of the long files, so that the end of a run waits for none:
+    those with a test marked `first`, then simulations. xdist gives each an equal part of the list.
+    """
+    long: dict[Path, list[pytest.Item]] = {}
+    short = []
+    for item in sorted(items, key=lambda item: item.get_closest_marker("first") is None):
+        if item.path in long or item.get_closest_marker("first") or item.path.parent == SIMULATIONS:
+            long.setdefault(item.path, []).append(item)
+        else:
+            short.append(item)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        part = [item for file in list(long.values())[number::workers] for item in file]
+        fill = max(0, (len(items) - len(ordered)) // (workers - number) - len(part))
+        ordered += part + short[:fill]
+        del short[:fill]
+    items[:] = ordered + short
 
 
 def pytest_terminal_summary(

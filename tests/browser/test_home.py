@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import boards
@@ -27,7 +26,6 @@ pytestmark = pytest.mark.browser
 
 NARROW = "\u202f"
 WIDTHS = (390, 1100, 1600)
-SHOTS = Path(__file__).resolve().parents[2] / "artifacts"
 HISTORY_POINTS = 240
 HOME_BYTES_MAX = 16_000  # of the first screen's JSON, whatever the fleet
 
@@ -189,51 +187,6 @@ def test_no_serious_barrier_and_nothing_over_the_edge(
                 if one["impact"] in ("serious", "critical")
             ]
             assert serious == [], path
-
-
-# Of each column of a chart, whether the measured line is in it.
-COLUMNS_DRAWN = """canvas => {
-  const { width, height } = canvas;
-  const of = canvas.getContext("2d").getImageData(0, 0, width, height).data;
-  const name = getComputedStyle(document.documentElement).getPropertyValue("--now").trim();
-  const line = [1, 3, 5].map((at) => parseInt(name.slice(at, at + 2), 16));
-  const hit = (at) => of[at + 3] > 200 && line.every((part, i) => Math.abs(of[at + i] - part) < 8);
-  const rows = [...Array(height).keys()];
-  return [...Array(width).keys()].map((x) => rows.some((y) => hit(4 * (y * width + x))));
-}"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("minutes", "chosen", "share"), [(1, "10 min", 0.1), (6, "10 min", 0.6), (60, "1 h", 1.0)]
-)
-def test_the_history_is_as_long_as_its_button_says(
-    browser: Browser, minutes: int, chosen: str, share: float
-) -> None:
-    """From the first minute on; a pass that is missing is a gap."""
-    history, now_s = History(None), time.time()
-    gap_s = range(20 * 60, 30 * 60)
-    for ago_s in range(60 * minutes, -1, -5):
-        if ago_s not in gap_s:
-            history.add(replace(boards.board(), at_unix_s=now_s - ago_s))
-    with Serving(boards.board(), history=history) as server:
-        for width in WIDTHS:
-            with opened(browser, server, width=width) as page:
-                canvas = page.locator(".chart canvas").first
-                canvas.wait_for()
-                pressed = page.locator(".spans button[aria-pressed=true]")
-                expect(pressed).to_have_text(chosen)
-                columns = canvas.evaluate(COLUMNS_DRAWN)
-                SHOTS.mkdir(exist_ok=True)
-                page.screenshot(path=SHOTS / f"history-{minutes}-{width}.png", full_page=True)
-                plotted = page.locator(".chart .u-over").first.bounding_box()
-                scale = len(columns) / canvas.bounding_box()["width"]
-                expected = share - (len(gap_s) / 3600 if minutes == 60 else 0.0)
-                assert sum(columns) / (plotted["width"] * scale) == pytest.approx(
-                    expected, abs=0.08
-                )
-                page.get_by_role("button", name="24 h").click()
-                expect(pressed).to_have_text("24 h")
 
 
 @pytest.mark.long

@@ -43,18 +43,6 @@ def said(page: Page, selector: str) -> str:
     return " ".join(page.locator(selector).first.inner_text().replace(NARROW, " ").split())
 
 
-def drawn(page: Page, canvas: str = "canvas") -> int:
-    """How many different colours the canvas has; 1 is an empty one."""
-    script = """(node) => {
-      const data = node.getContext("2d").getImageData(0, 0, node.width, node.height).data;
-      const seen = new Set();
-      for (let i = 0; i < data.length; i += 4)
-        seen.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
-      return seen.size;
-    }"""
-    return int(page.locator(canvas).evaluate(script))
-
-
 def test_an_enforced_job_is_told_whole(browser: Browser) -> None:
     with (
         Serving(boards.board(), metrics=lambda _: b"x 1\n") as served,
@@ -81,15 +69,6 @@ def test_an_enforced_job_is_told_whole(browser: Browser) -> None:
         assert "plan 42 predicted 3.271 s, 7.078 kJ" in key
         assert "deadline max_slowdown 2 % 3.303 s" in key
         shot(page, "enforcing")
-
-
-@pytest.mark.long
-def test_clocks_recommended_asked_and_seen(browser: Browser) -> None:
-    with Serving(boards.board()) as served, opened(browser, served) as page:
-        rows = page.locator(".clocks li")
-        expect(rows).to_have_count(8)
-        assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 1200 1200"
-        assert "on the critical path; 1395 MHz would be" in said(page, ".clocks-card details")
 
 
 @pytest.mark.long
@@ -135,33 +114,6 @@ def test_no_plan_lies_below_the_lines_drawn(browser: Browser) -> None:
                     x,
                 )
                 assert drawn >= y - 0.5, line  # downwards is less energy
-
-
-@pytest.mark.long
-def test_the_frontier_is_a_picture_with_words(browser: Browser) -> None:
-    with Serving(boards.board()) as served, opened(browser, served) as page:
-        expect(page.locator(".frontier .curve")).to_have_count(1)
-        for mark in ("baseline", "now", "plan"):
-            expect(page.locator(f".frontier .mark.{mark}")).to_have_count(1)
-        words = page.locator(".frontier").get_attribute("aria-label") or ""
-        assert "now (measured): 3.278" in words
-        assert "deadline: 3.303" in words
-        assert page.locator("text=NaN").count() == 0
-        page.locator(".frontier").hover(position={"x": 300, "y": 150})
-        expect(page.locator(".frontier-card .tip")).to_contain_text("predicted, at least")
-
-
-@pytest.mark.long
-def test_the_timeline_is_drawn_and_told(browser: Browser) -> None:
-    with Serving(boards.board()) as served, opened(browser, served) as page:
-        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42 takes")
-        assert drawn(page) > 8
-        assert "stages wait" in (page.locator("canvas").get_attribute("aria-label") or "")
-        page.locator(".timeline-card summary").click()
-        expect(page.locator(".timeline-card tbody tr")).to_have_count(8)
-        assert said(page, ".timeline-card tbody tr >> nth=0").startswith("0 1200 MHz 1200 MHz")
-        page.locator("canvas").hover(position={"x": 400, "y": 147})  # stage 7 never waits there
-        expect(page.locator(".timeline-card .tip")).to_contain_text("stage ")
 
 
 @pytest.mark.long

@@ -102,14 +102,6 @@ def test_no_evidence_no_prediction(make: Make, subject: Subject) -> None:
     assert estimator.known_clocks_mhz(subject) == ()
 
 
-def test_what_no_profile_holds_is_not_learnt(make: Make) -> None:
-    subject = Subject("unknown", "GPU-a", 0, "forward")
-    estimator = make({"gpt": profile()})
-    (reason,) = estimator.learn((Sample(subject, 1200, 0.05),))
-    assert reason
-    assert estimator.predict(subject, CLOCKS) is None
-
-
 def test_known_clocks_are_those_of_the_evidence(make: Make) -> None:
     assert make({"gpt": profile()}).known_clocks_mhz(SUBJECT) == CLOCKS
 
@@ -216,15 +208,6 @@ def test_no_stream_of_samples_makes_it_say_nonsense(
     exact = np.array([_time_s("forward", c) for c in CLOCKS])
     assert (predicted.time_s > exact / 2.1).all()
     assert (predicted.time_s < exact * 2.1).all()
-
-
-def test_the_same_samples_give_the_same_answer(make: Make) -> None:
-    one, two = make({"gpt": profile()}), make({"gpt": profile()})
-    for estimator in (one, two):
-        estimator.learn(_samples(1.04, 7, power=0.97))
-    first, second = one.predict(SUBJECT, CLOCKS), two.predict(SUBJECT, CLOCKS)
-    assert (first.time_s == second.time_s).all()
-    assert (first.power_w == second.power_w).all()
 
 
 def test_memory_is_bounded_over_samples_of_ever_new_gpus() -> None:

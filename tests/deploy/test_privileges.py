@@ -69,25 +69,6 @@ def test_users_and_file_systems(objects: list[Object]) -> None:
                 assert own["allowPrivilegeEscalation"] is False, c["name"]
 
 
-def test_metrics_only_meets_the_strictest_pod_security_level() -> None:
-    """As the level "restricted" lists it; the namespace of the overlay enforces it."""
-    for objects in (chart(), kustomized("metrics-only")):
-        for _, pod in pods(objects):
-            assert {k for v in pod["volumes"] for k in v} <= {"name", "configMap", "emptyDir"}
-            assert not any(pod.get(k) for k in ("hostPID", "hostIPC", "hostNetwork"))
-            for c in containers(pod):
-                own = {**pod["securityContext"], **c["securityContext"]}
-                assert own["runAsNonRoot"] is True
-                assert own["runAsUser"] != 0
-                assert own["allowPrivilegeEscalation"] is False
-                assert own["capabilities"] == {"drop": ["ALL"]}
-                assert own["seccompProfile"]["type"] == "RuntimeDefault"
-                assert not any("hostPort" in port for port in c.get("ports", []))
-        assert not [o for o in objects if o["kind"] in {"Role", "ClusterRole", "RoleBinding"}]
-    namespace = one(kustomized("metrics-only"), "Namespace")
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
 def test_directories_of_the_node_are_these() -> None:
     paths = {
         name: {

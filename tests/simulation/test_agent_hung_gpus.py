@@ -80,17 +80,6 @@ def test_a_driver_that_hangs_as_a_whole_ends_no_process(
     eventually("all are restored", lambda: not _locked(driver))
 
 
-def test_a_lock_that_is_carried_out_after_its_lease_is_reset(
-    driver: FakeNvml, node: RunningAgent
-) -> None:
-    rule = driver.set_error(LOCK, 0, gpu=0, late_s=TTL_S + 2.0)
-    assert accepted(_apply(node, driver.uuids[:1], 1, TTL_S))
-    eventually("it is carried out", lambda: _locked(driver) == {0})
-    driver.withdraw(rule)
-    eventually("it is reset", lambda: not _locked(driver))
-    eventually("it is counted", lambda: 'cause="lock_shows"' in node.metrics())
-
-
 def test_a_lock_whose_call_hung_and_comes_after_its_caller_is_dead_is_reset(
     driver: FakeNvml, node: RunningAgent
 ) -> None:

@@ -1,7 +1,6 @@
 """Real processes: agents with keepers, a simulated job, and a controller that is killed."""
 
 import json
-import re
 import signal
 import socket
 from pathlib import Path
@@ -28,7 +27,8 @@ def reported(*source: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.first
+@pytest.mark.long
+@pytest.mark.smoke
 def test_recommend_enforce_stop_kill_restart_and_what_the_report_says(cluster: Cluster) -> None:
     cluster.policy("recommend")
     first, url, epoch = cluster.controller()
@@ -72,32 +72,6 @@ def test_recommend_enforce_stop_kill_restart_and_what_the_report_says(cluster: C
     assert second.child.wait(LIMIT_S) == 0
     assert not any(cluster.locks_mhz()), "it gives back before it goes"
     assert "Traceback" not in second.log.read_text()
-
-
-@pytest.mark.long
-def test_two_controllers_that_watch_are_named_to_both_operators(cluster: Cluster) -> None:
-    cluster.policy("recommend")
-    process, url, _ = cluster.controller()
-    cluster.put("nothing.yaml", {"apiVersion": "joulecut/v1", "kind": "Policy", "jobs": []})
-    second = cluster.controller_process("other", policy="nothing.yaml", store="sqlite:///other.db")
-    second_url = "http://" + second.line(r"^joulecut-controller ready http=(\S+)")[1]
-    shared = "joulecut_controller_others_agents {}"
-    for one, at in ((process, url), (second, second_url)):
-        until(lambda at=at: shared.format(2.0) in get(f"{at}/metrics"), "the other is not seen")
-        said = r"another controller, with a store of its own, watches \d of the agents"
-        one.line(said)
-        # The log may name it before it has come to the second agent.
-        until(
-            lambda at=at, said=said: re.search(said, get(f"{at}/api/v1/board")), "not on the page"
-        )
-        examined = commands.run("doctor", "--controller", at).stdout
-        assert "controllers" in examined
-        assert "n1 has another one" in examined
-    second.child.terminate()
-    until(
-        lambda: shared.format(0.0) in get(f"{url}/metrics"), "a controller that has gone is named"
-    )
-    assert commands.run("doctor", "--controller", url).stdout.count("has another one") == 0
 
 
 def test_a_port_in_use_is_one_line_and_takes_no_term(tmp_path: Path) -> None:

@@ -208,17 +208,6 @@ def test_ctrl_c_before_anything_is_up_leaves_nothing() -> None:
 
 
 @pytest.mark.long
-def test_a_killed_demo_takes_its_processes_with_it() -> None:
-    with demo() as running:
-        running.wait_for("recommend:")
-        pids = running.pids()
-        folder = _folder_of(pids[0])
-        running.signal(signal.SIGKILL)
-        assert _until(lambda: not any(map(_alive, pids)))
-        subprocess.run(["rm", "-rf", str(folder)], check=True)
-
-
-@pytest.mark.long
 def test_a_reader_that_goes_away_ends_the_demo_in_good_order() -> None:
     """`joulecut demo | head` must not leave a cluster running that nobody sees."""
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

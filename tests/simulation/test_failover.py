@@ -242,44 +242,6 @@ def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
         assert "Traceback" not in one.log
 
 
-@pytest.mark.long
-def test_the_database_hangs_for_a_while(pair: Pair, server: Postgres) -> None:
-    """Frozen: connections stay open and nothing answers. The page still does."""
-    a = pair.start("a")
-    first = a.wait_until_leading()
-    until(lambda: pair.enforced(first), "nothing was enforced")
-    pair.cluster.policy("recommend")
-    until(lambda: not any(pair.cluster.locks_mhz()), "the policy was not taken up")
-    server.freeze()
-    until(lambda: a.role() == "standby", f"it claims to lead without a proof: {a.log}")
-    server.freeze(signal.SIGCONT)
-    second = a.wait_until_leading(above=first)
-    until(lambda: any(job["decision"] for job in a.jobs()), "it does not plan again")
-    assert not any(pair.cluster.locks_mhz()), "it went back to the policy that it started with"
-    pair.cluster.policy("enforce")
-    until(lambda: pair.enforced(second), "nothing is enforced again")
-    assert "Traceback" not in a.log
-
-
-@pytest.mark.long
-def test_a_second_controller_on_the_same_file_is_a_standby(cluster: Cluster) -> None:
-    """Without any database server: on one machine, for upgrades."""
-    pair = Pair(cluster, "sqlite:///controller.db", {"check_s": 0.5})
-    a = pair.start("a")
-    first = a.wait_until_leading()
-    b = pair.start("b")
-    b.wait_for_role("standby")
-    assert "joulecut-controller" in b.sentence()
-    until(lambda: pair.enforced(first), "nothing was enforced")
-    a.process.child.kill()
-    a.process.child.wait(LIMIT_S)
-    second = b.wait_until_leading()
-    assert second > first
-    until(lambda: pair.enforced(second), f"the other did not enforce: {b.log}")
-    refused_everywhere(cluster, first)
-    assert "Traceback" not in b.log
-
-
 def test_what_is_wrong_with_the_database_is_one_line(server: Postgres, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     cluster.agents = ["127.0.0.1:1"]

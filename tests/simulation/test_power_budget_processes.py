@@ -133,16 +133,3 @@ def test_on_the_driver_no_death_exceeds_the_budget(tmp_path: Path) -> None:
         assert worst_w(energy_j, 3.0, lambda _: None) <= (1.0 + EXCESS_RATIO) * budget_w
         assert limits_w() <= budget_w
         assert nodes[0].gpu().power_limit_kept_w > 0.0
-
-
-def test_a_fixed_power_limit_ends_with_its_controller(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(fake_driver(3, load=dict.fromkeys(range(3), 1.0)))
-        node = stack.enter_context(agent_on(driver, node="n1", lease={"ttl_s_max": TTL_S}))
-        jobs = '[{name: pool, match: {gpus: ["n1/0-1"]}, power_limit_w: 250}]'
-        controller = controller_over(tmp_path, [node.start().address], jobs=jobs)
-        pid, _ = stack.enter_context(controller)
-        eventually("the limits in force", lambda: [*driver.limits_w()] == [250.0, 250.0, 400.0])
-        assert set(driver.locks()) == {None}, "no clock was asked for"
-        os.kill(pid, signal.SIGKILL)
-        eventually("the limits found before", lambda: set(driver.limits_w()) == {400.0})

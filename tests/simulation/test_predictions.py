@@ -99,13 +99,6 @@ def learned(store: DatabaseStore, job: str, clock_share: float) -> Controller:
     return controller
 
 
-def recommending(store: DatabaseStore, world: UnprofiledWorld) -> Controller:
-    controller = Controller(world, store, world.unprofiled("recommend"))
-    controller.run(2)
-    controller.run(120, until=lambda: state_of(controller.job) == "recommended")
-    return controller
-
-
 @pytest.mark.parametrize("detailed", [True, False])
 def test_a_dry_run_without_profile_and_keeper_has_a_plan_a_band_and_a_frontier(
     store: DatabaseStore, detailed: bool
@@ -214,26 +207,6 @@ def test_what_another_process_stores_while_the_controller_runs_stays(store: Data
     known = decoded(store.learnt(NAME))
     assert known[0] == layer
     assert len(known) > 1
-
-
-@pytest.mark.long
-def test_profiles_teach_predictions_of_the_next_job(store: DatabaseStore) -> None:
-    """Of the time a half follows the clock; the prior says seven tenths for want of counters."""
-    for number in range(JUDGES_MIN):
-        world = MemoryWorld(f"job{number}", 0.5 + 0.01 * number)
-        policy = world.policy("recommend", profile=world.true_profile())
-        Controller(world, store, policy).run(40)
-    assert len({one.workload for one in decoded(store.learnt(NAME))}) == JUDGES_MIN
-    world = MemoryWorld("next", 0.54)
-    controller = recommending(store, world)
-    plan = controller.job.decision
-    assert f"of {JUDGES_MIN} workloads measured here" in plan.predicted_from
-    truth = sum(truly(world, plan)) / sum(truly(world, None))
-    assert plan.forecast.saved_ratio == pytest.approx(1.0 - truth, abs=0.02)
-    off = replace(world.unprofiled("recommend", digest="2"), predict=PredictPolicy(forest=False))
-    controller.source.put(off)
-    controller.run(30)
-    assert "public sweeps alone" in controller.job.learnt.text
 
 
 def test_enforcement_begins_no_higher_where_jobs_were_measured_and_no_window_is_a_point_over(

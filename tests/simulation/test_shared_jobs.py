@@ -214,16 +214,3 @@ def test_a_controller_that_was_frozen_commands_nothing_and_joins_again(group: Gr
     assert all(line["epoch"] >= epoch for line in late if line["result"] == "accepted")
     assert frozen.poll() is None
     assert "Traceback" not in group.running["b"].log.read_text()
-
-
-@pytest.mark.long
-def test_a_controller_that_reaches_no_agent_leaves_its_jobs_to_the_other(group: Group) -> None:
-    group.start("a")
-    group.whole(4)
-    agents, group.cluster.agents = group.cluster.agents, ["unix:/nowhere/agent.sock"]
-    group.start("b")
-    group.cluster.agents = agents
-    until(lambda: group.shares() == [2, 2], "it has no share")
-    group.whole(4)
-    log = group.running["b"].log
-    until(lambda: "it reaches no agent" in log.read_text(), "it does not stand by")

@@ -1,7 +1,6 @@
 """Money: worth and break-even of a plan, and the point of a frontier that costs least."""
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_engine.money import Iteration, Prices, usual_break_even, worth
@@ -38,19 +37,6 @@ def test_a_plan_by_hand() -> None:
     assert found.net_per_gpu_hour == pytest.approx((saved - lost) / (2 * 3.636 / 3600.0))
     assert found.net_per_year == pytest.approx(found.net_per_gpu_hour * 2 * 8760.0)
     assert found.break_even_slowdown == pytest.approx(saved / (2 * 3.6 / 3600.0))
-
-
-@given(default=iterations, saved=st.floats(-0.5, 0.9), gpus=st.integers(1, 64), at=prices)
-def test_at_the_break_even_a_plan_is_worth_nothing(
-    default: Iteration, saved: float, gpus: int, at: Prices
-) -> None:
-    energy_j = default.energy_j * (1.0 - saved)
-    slower = worth(default, Iteration(default.time_s, energy_j), gpus, at).break_even_slowdown
-    if slower <= -0.99:
-        return  # such a plan would have to be done in no time
-    plan = Iteration(default.time_s * (1.0 + slower), energy_j)
-    net = worth(default, plan, gpus, at).net_per_gpu_hour
-    assert net == pytest.approx(0.0, abs=1e-9 * at.cost(*default, gpus) / default.time_s * 3600.0)
 
 
 def test_free_time_pays_for_any_slowdown_and_free_energy_for_none() -> None:

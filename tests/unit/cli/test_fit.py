@@ -158,26 +158,6 @@ def test_the_same_bytes_from_another_process(tmp_path: Path) -> None:
     assert done.stdout == commands.run(*words).stdout
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_bands_of_a_single_noisy_stage_hold_what_was_measured(tmp_path: Path, noise: float) -> None:
-    """Five clocks each of a forward and a backward: little is left over to tell noise by."""
-    luck, held = np.random.default_rng(3), []
-    for sweep in range(12):
-        rows = [
-            (*row[:3], row[3] * float(np.exp(luck.normal(0.0, noise))), row[4])
-            for row in _rows(stages=1)
-        ]
-        path = _write(tmp_path / f"{sweep}.csv", rows)
-        time_s = {row[:3]: row[3] for row in rows}
-        held += [
-            row["time_low_s"]
-            <= time_s[row["stage"], row["instruction"], row["clock_mhz"]]
-            <= row["time_high_s"]
-            for row in answer("fit", path, "--probes", PROBES)["rows"]
-        ]
-    assert np.mean(held) >= 0.88
-
-
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

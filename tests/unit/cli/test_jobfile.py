@@ -345,12 +345,6 @@ def test_a_file_that_is_not_there_is_named_with_its_key(folder: Path, named: str
     assert said.endswith("; allowed: a readable CSV file")
 
 
-def test_a_graph_has_no_pipeline(folder: Path) -> None:
-    (folder / "job.yaml").write_text("graph: none.yaml\npipeline: {}\nblocking_power_w: 1\n")
-    with pytest.raises(BadInput, match="pipeline: unknown key"):
-        read(folder / "job.yaml")
-
-
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_example_is_a_job(tmp_path: Path, example: Path) -> None:
     for path in EXAMPLES.glob("*"):

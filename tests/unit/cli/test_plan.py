@@ -1,6 +1,5 @@
 """`joulecut plan` and `joulecut frontier` as a person types them, right and wrong."""
 
-import io
 import os
 import pty
 import time
@@ -82,27 +81,9 @@ def test_a_percentage_with_or_without_its_sign(job: Path, flags: tuple[str, ...]
     assert plan["deadline_s"] == FASTEST_S * 1.02
 
 
-def test_proving_never_costs_and_never_lowers_the_bound(tmp_path: Path) -> None:
-    """Of one job, and each plan still within its deadline and certified."""
-    job = tmp_path / "job.yaml"
-    job.write_text(
-        "pipeline: {schedule: 1f1b, stages: 3, microbatches: 6}\n"
-        "profile: profile.csv\nblocking_power_w: 75\n"
-    )
-    rows = [
-        f"{stage},{kind},{mhz},{base * (0.4 + 0.6 * 1500 / mhz) * (1 + 0.07 * stage):.4f},"
-        f"{base * (60 + 200 * (mhz / 1500) ** 3):.3f}\n"
-        for stage in range(3)
-        for kind, base in (("forward", 0.08), ("backward", 0.17))
-        for mhz in (900, 1000, 1150, 1300, 1500)
-    ]
-    (tmp_path / "profile.csv").write_text(HEADER + "".join(rows))
-    plain = answer("plan", job, "--max-slowdown", "1")
-    proved = answer("plan", job, "--max-slowdown", "1", "--prove", "0.5")
-    for plan in (plain, proved):
-        assert plan["iteration_time_s"] <= plan["deadline_s"]
-        assert plan["lower_bound_j"] <= proved["energy_j"]
-    assert proved["energy_j"] <= plain["energy_j"]
+def test_proving_never_costs_and_never_lowers_the_bound(job: Path) -> None:
+    plain, proved = (answer("plan", job, "--max-slowdown", "1", *w) for w in ((), ("--prove", "1")))
+    assert proved["lower_bound_j"] <= proved["energy_j"] <= plain["energy_j"]
     assert proved["gap"] <= plain["gap"]
 
 
@@ -111,15 +92,6 @@ def test_one_clock_per_gpu(job: Path) -> None:
     clocks = {(o["stage"], o["clock_mhz"]) for o in plan["operations"]}
     assert len(clocks) == 2
     assert (plan["granularity"], plan["bound_granularity"]) == ("gpu", "gpu")
-
-
-def test_where_nothing_can_be_saved_the_gap_of_saving_is_0(job: Path) -> None:
-    job.with_name("profile.csv").write_text(
-        HEADER + "".join(f"{s},{k},900,1,1\n" for s in (0, 1) for k in ("forward", "backward"))
-    )
-    plan = answer("plan", job)
-    assert plan["gap"] == pytest.approx(0.0, abs=1e-9)
-    assert plan["gap_of_saving"] <= 1.0
 
 
 def test_where_hardly_anything_can_be_saved_round_off_is_no_saving(job: Path) -> None:
@@ -216,14 +188,6 @@ def test_a_bad_flag_is_one_line(job: Path, case: str) -> None:
     assert expected in refusal("frontier" if "--points" in flags else "plan", job, *flags)
 
 
-def test_kinds_without_a_common_clock_are_bad_input_for_one_clock_per_gpu(job: Path) -> None:
-    rows = "".join(f"{s},forward,900,1,1\n{s},backward,800,1,1\n" for s in (0, 1))
-    job.with_name("profile.csv").write_text(HEADER + rows)
-    for command in ("plan", "frontier"):
-        line = refusal(command, job, "--granularity", "gpu")
-        assert "profile.csv: frequency: stage 0 has no clock" in line
-
-
 def test_progress_shows_on_a_terminal_and_wipes_itself_out() -> None:
     above, below = pty.openpty()
     try:
@@ -239,13 +203,6 @@ def test_progress_shows_on_a_terminal_and_wipes_itself_out() -> None:
             assert os.read(above, 1024).endswith(b"\x1b[K")
     finally:
         os.close(above)
-
-
-def test_progress_is_silent_elsewhere_and_for_the_quick() -> None:
-    with Progress("planning", io.StringIO(), patience_s=0.0) as progress:
-        progress.advance(1, 2)
-        stream = progress._stream
-    assert stream.getvalue() == ""
 
 
 def test_what_has_no_clock_of_its_own_shows_none(job: Path) -> None:

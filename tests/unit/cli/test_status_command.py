@@ -63,30 +63,6 @@ def test_explain_json_has_job_and_events(served: Serving) -> None:
     assert [event["kind"] for event in shown["events"]] == ["renew", "verify", "apply", "plan"]
 
 
-def test_an_unknown_job_lists_those_there_are(served: Serving) -> None:
-    done = joulecut("explain", "gpt4", "--controller", served.url)
-    assert done.returncode == 2
-    assert "no job 'gpt4' in the policy; there are: gpt3-175b" in one_line(done)
-
-
-def test_before_the_first_pass_the_controllers_own_words_are_shown() -> None:
-    with Serving(None) as served:
-        done = joulecut("status", "--controller", served.url)
-    assert done.returncode == 1
-    assert "the first pass has not ended yet" in one_line(done)
-
-
-@pytest.mark.parametrize("words", [("status",), ("explain", "gpt3-175b")])
-def test_no_controller_is_one_line_that_says_what_to_try(words: tuple[str, ...]) -> None:
-    with socket.socket() as taken:  # bound and not listening: nobody answers there
-        taken.bind(("127.0.0.1", 0))
-        done = joulecut(*words, "--controller", f"http://127.0.0.1:{taken.getsockname()[1]}")
-    assert done.returncode == 1
-    line = one_line(done)
-    assert "Connection refused" in line
-    assert "is joulecut-controller running?" in line
-
-
 @pytest.mark.parametrize(
     "url",
     [

@@ -21,8 +21,8 @@ def iteration(
     }
 
 
-@pytest.mark.parametrize("gpus", [4, 8, 32])
-@pytest.mark.parametrize("lost", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("gpus", [4, 32])
+@pytest.mark.parametrize("lost", [0.0, 0.3])
 @pytest.mark.parametrize("ratio", [0.85, 1.2])
 def test_a_gpu_that_shifts_is_found_in_a_few_of_its_reports(
     gpus: int, lost: float, ratio: float
@@ -42,7 +42,7 @@ def test_a_gpu_that_shifts_is_found_in_a_few_of_its_reports(
     assert reports == IN_ROW
 
 
-@pytest.mark.parametrize("gpus", [4, 8])
+@pytest.mark.parametrize("gpus", [8])
 @pytest.mark.parametrize("lost", [0.0, 0.3])
 @pytest.mark.parametrize("ratio", [1.0, 0.85, 1.2])
 def test_a_gpu_that_shifts_while_clocks_change_is_found_under_the_next_ones(

@@ -105,19 +105,6 @@ def _same(one: Prediction, two: Prediction) -> bool:
     )
 
 
-def test_running_work_corrects_a_profile_with_another_slope() -> None:
-    model, job = _model(), Job()
-    _teach(model, job, (1410, 1275, 1140, 990, 855))
-    for stage, uuid in enumerate(job.uuids):
-        for kind in TIMES:
-            predicted = _predicted(model, Subject("gpt", uuid, stage, kind))
-            inside = np.array(GRID) >= 855
-            times = np.array([_time_s(kind, c) * job.offset[uuid] for c in GRID])
-            powers = np.array([_power_w(c) for c in GRID])
-            assert predicted.time_s[inside] == pytest.approx(times[inside], rel=0.02)
-            assert predicted.power_w[inside] == pytest.approx(powers[inside], rel=0.03)
-
-
 def test_a_new_clock_or_enough_samples_correct_the_curve_of_all_gpus() -> None:
     """A GPU without samples has the curve alone."""
     model, job = _model(), Job(noise=0.0, gpus=1)
@@ -173,17 +160,6 @@ def test_work_that_stays_another_under_the_same_name_begins_again() -> None:
     at = GRID.index(1200)
     expected = 1.8 * _time_s("forward", 1200)
     assert _predicted(model, SUBJECT).time_s[at] == pytest.approx(expected, rel=0.03)
-
-
-def test_a_gpu_that_slows_a_little_is_followed() -> None:
-    model, job = _model(), Job()
-    _teach(model, job, (1410, 1200, 1050))
-    job.offset[job.uuids[0]] *= 1.03
-    for _ in range(40):
-        model.learn(job.run(1200))
-    expected = _time_s("forward", 1200) * job.offset[job.uuids[0]]
-    at = GRID.index(1200)
-    assert _predicted(model, SUBJECT).time_s[at] == pytest.approx(expected, rel=0.01)
 
 
 def test_of_many_workloads_each_has_its_turn_and_keeps_its_curve() -> None:

@@ -33,20 +33,6 @@ def measured(system: object, runs: list[Run], noise: float = 0.0) -> list[Measur
     return rows
 
 
-@pytest.mark.nightly  # by day the command does, for fewer rows
-def test_it_predicts_the_runs_of_another_system() -> None:
-    other = replace(
-        KNOWN, matrix_efficiency=0.6, hbm_efficiency=0.7, scale_up_efficiency=0.6,
-        idle_w=70.0, compute_pj_per_flop=1.1, waiting_w=110.0,
-    )  # fmt: skip
-    rows = measured(other, RUNS, noise=0.01)
-    found = calibrate(rows[::2], KNOWN)
-    for row in rows[1::2]:
-        told = formula.estimate(MODEL, found.system, row.run)
-        assert told.iteration_time_s == pytest.approx(row.iteration_time_s, rel=0.04)
-        assert told.energy_j == pytest.approx(row.energy_j, rel=0.05)
-
-
 def test_what_rows_do_not_show_stays_and_all_numbers_are_named() -> None:
     """On one node nothing shows the network, and without energies nothing shows power."""
     rows = [replace(row, energy_j=None) for row in measured(KNOWN, RUNS[:4])]

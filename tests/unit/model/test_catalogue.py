@@ -4,8 +4,7 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from joulecut_cli.main import dispatch
-from joulecut_lab.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
+from joulecut_lab.model.catalogue import ARCHITECTURES, ENTRIES, sources_of
 from joulecut_lab.model.system import System
 
 # Billions of parameters: SC21 table 1, Korthikanti table 3, and the models' own reports.
@@ -38,12 +37,3 @@ def test_models_have_their_published_size(name: str) -> None:
 @pytest.mark.parametrize("name", ACTIVE)
 def test_a_token_meets_the_published_share(name: str) -> None:
     assert ARCHITECTURES[name].active_parameters / 1e9 == pytest.approx(ACTIVE[name], rel=1e-2)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_is_shown_with_the_source_of_each_number(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert dispatch(["model", "catalogue", name]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in shown[1:]} == {f.name for f in fields(System)} - {"name"}

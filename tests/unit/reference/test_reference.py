@@ -74,7 +74,7 @@ def test_a_wrong_prediction_is_corrected_and_corrects_the_next_ones(slowdown: fl
 def test_the_answers_of_many_jobs_are_as_wrong_as_they_say() -> None:
     """Beside default windows of a dozen iterations every five minutes, and a level that wanders."""
     wrong = []
-    for seed in range(40):
+    for seed in range(20):
         job = predicted(Job(seed).run(30, DEFAULT))
         phase = seed * 0.7
 

@@ -243,12 +243,6 @@ def test_a_first_window_above_asks_for_default_clocks() -> None:
     assert run(breaker, [BASE_S * 1.1] * WINDOWS[0], limit()) == WINDOWS[0], "it was us"
 
 
-def test_a_suspicion_ends_with_a_window_that_is_fine() -> None:
-    breaker = Breaker()
-    run(breaker, [BASE_S * 1.1] * WINDOWS[0] + [BASE_S] * WINDOWS[0], limit())
-    assert not breaker.suspected
-
-
 def test_a_window_above_that_was_the_jobs_own_doing_does_not_count() -> None:
     """Default clocks between two windows show a slower job: within the limit as it is now."""
     breaker = Breaker()

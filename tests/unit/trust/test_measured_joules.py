@@ -70,16 +70,6 @@ def test_time_that_nobody_vouches_for_is_not_counted(later: MeasuredWindow) -> N
     assert sum(one.time_s for one in both) == 300.0 * (1 + (later.arm == "plan"))
 
 
-def test_a_hold_out_between_two_windows_is_no_time_under_a_plan() -> None:
-    time = plan_time([window(0.0), window(400.0, arm="default"), window(800.0)])
-    assert time.time_s == pytest.approx(600.0)
-
-
-def test_no_second_is_counted_twice_where_a_clock_was_set_back() -> None:
-    time = plan_time([window(0.0), window(100.0), window(200.0)])
-    assert time.time_s == pytest.approx(500.0)
-
-
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans(), st.integers(1, 3)), max_size=30))
 def test_time_under_plans_never_exceeds_the_time_there_was(
     drawn: list[tuple[float, bool, int]],

@@ -12,7 +12,6 @@ from joulecut_controller.trust.switchback import (
     NEIGHBOURS,
     WARM_UP_S,
     SwitchbackSchedule,
-    clock_text,
     slot_s,
 )
 
@@ -120,7 +119,3 @@ def test_a_slot_fits_its_iterations_and_its_dwell(
     assert length_s >= WARM_UP_S + window_s
     needed_s = max(WARM_UP_S + ITERATIONS_WANTED * iteration_s, dwell_s)
     assert length_s < 2 * max(WARM_UP_S + window_s, needed_s) * (1 + 1e-9)
-
-
-def test_a_time_is_said_as_a_clock_says_it() -> None:
-    assert clock_text(NOON_UNIX_S + 2 * 3600 + 5 * 60 + 59.9) == "14:05 UTC"

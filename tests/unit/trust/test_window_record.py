@@ -39,13 +39,6 @@ def test_what_is_no_window_is_refused(text: str) -> None:
         from_json(text)
 
 
-@pytest.mark.parametrize("key", ["arm", "energy_j", "time_mean_s"])
-def test_a_window_with_a_word_for_a_number_is_refused(key: str) -> None:
-    data = json.loads(to_json(WINDOW)) | {key: "much"}
-    with pytest.raises(ValueError, match="no measurement"):
-        from_json(json.dumps(data))
-
-
 @pytest.mark.parametrize("text", ["1" + 400 * "0", "NaN", "Infinity", "-1", "true", "null"])
 @pytest.mark.parametrize("key", ["iterations", "gpus"])
 def test_a_window_with_a_number_that_breaks_sums_is_refused(key: str, text: str) -> None:
