@@ -29,7 +29,7 @@ def test_generations_count_up_and_go_on_after_a_restart(reopen: Reopen) -> None:
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(seen=st.lists(st.integers(0, 2**40), min_size=1, max_size=8))
 def test_an_epoch_is_larger_than_any_before_and_than_any_agent_has_seen(

@@ -76,8 +76,8 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: Datab
         (hold,) = controller.job.holds
         assert hold.kind == "breaker"
         if trip < 3:
-            controller.run(40)
-            world.advance(STAND_BACK_S[trip - 1] - 60.0)
+            controller.run(8)
+            world.advance(STAND_BACK_S[trip - 1] - 15.0)
             controller.run(5)
             assert world.at_default()
             assert "the breaker released the GPUs" in controller.job.sentence
@@ -134,6 +134,6 @@ def test_the_breaker_works_where_the_store_fails(store: DatabaseStore) -> None:
     controller.run(600, until=lambda: bool(controller.job.trips))
     controller.run(5)
     assert world.at_default()
-    controller.run(40)
+    controller.run(10)
     assert world.at_default()
     store.__class__ = DatabaseStore

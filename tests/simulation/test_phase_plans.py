@@ -9,7 +9,7 @@ from worlds import Controller, ends
 
 from joulecut_controller.store.database import open_store
 
-BUDGET, PHASE_S = 0.05, 110.0
+BUDGET, PHASE_S = 0.05, 80.0
 TRAIN, EVALUATE = Phase("train", lasts_s=PHASE_S), Phase("evaluate", "evaluate", lasts_s=PHASE_S)
 SHORT, LONG = (Phase(f"{n}", lasts_s=PHASE_S, microbatches=n) for n in (8, 16))
 

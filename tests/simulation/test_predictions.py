@@ -29,7 +29,7 @@ from joulecut_sim.gpt3 import Curve, Instruction
 from joulecut_sim.plant import Noise, Plant
 from joulecut_wire.messages import GpuSnapshot
 
-PASSES = 120
+PASSES = 80
 CLOCK_STEP_MHZ = 15
 
 

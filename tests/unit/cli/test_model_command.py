@@ -361,11 +361,10 @@ def test_kernels_of_attention_differ_where_the_card_says_so() -> None:
 def test_serving_prints_batches_and_the_clocks_within_a_limit(tmp_path: Path) -> None:
     picture = tmp_path / "serving.html"
     flags = ("--tensor", "4", "--dtype", "fp8", "--max-token-ms", "1,100")
-    said = _run("serving", "llama-3-70b", "dgx-h100", *flags, "--plot", str(picture))
+    said = _run("serving", "llama-3-70b", "dgx-h100", *flags, "--json", "--plot", str(picture))
     assert said.returncode == 0, said.stderr
-    assert "107 published throughputs" in said.stdout
     assert "J per token by clock" in picture.read_text()
-    shown = json.loads(_run("serving", "llama-3-70b", "dgx-h100", *flags, "--json").stdout)
+    shown = json.loads(said.stdout)
     assert [one["decode"] is None for one in shown["best_clocks"]] == [True, False]
     assert shown["best_clocks"][1]["decode"]["time_s"] <= 0.1
     batches = [one["serving"]["batch"] for one in shown["served"]]

@@ -102,7 +102,7 @@ def test_points_of_a_frontier_are_no_dearer_than_those_of_fewer_changes() -> Non
     problem = pipelines.profiled("simulated a100", microbatches=6, stages=3)
     fastest_s = baseline(problem).iteration_time_s
     few, more = (Solver(problem, "changes", ChangeLimits(most)) for most in (2, 4))
-    for slowdown in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):
+    for slowdown in (0.0, 0.02, 0.05):
         goal = Goal(fastest_s * (1 + slowdown))
         assert more.at(goal).energy_j <= few.at(goal).energy_j * (1 + ROUND_OFF)
 

@@ -44,7 +44,7 @@ def test_each_bound_holds_at_its_own_time(problem: Problem) -> None:
 )
 def test_it_spans_the_useful_times_of_a_profile(name: str, granularity: Granularity) -> None:
     problem = pipelines.profiled(name, microbatches=4)
-    points = frontier(problem, 12, granularity)
+    points = frontier(problem, 8, granularity)
     assert points[0].iteration_time_s == pytest.approx(baseline(problem).iteration_time_s)
     endless = solve(problem, Goal(float("inf")), granularity)
     assert points[-1].energy_j <= endless.energy_j
@@ -105,6 +105,6 @@ def test_a_point_is_as_cheap_as_a_single_question() -> None:
     """Up to 0.05 points of the baseline's energy: both search, and neither knows the best."""
     problem = pipelines.profiled("a40", microbatches=6)
     limit_j = 0.0005 * baseline(problem).energy_j
-    for point in frontier(problem, 4, "changes"):
+    for point in frontier(problem, 3, "changes"):
         alone = solve(problem, Goal(point.iteration_time_s), "changes")
         assert point.energy_j <= alone.energy_j + limit_j

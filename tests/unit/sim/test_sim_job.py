@@ -126,7 +126,8 @@ def test_reports_reach_the_agents_socket_and_read_well(folder: Path) -> None:
 
 
 def test_operations_are_marked_in_their_order_where_the_file_says_so(folder: Path) -> None:
-    path = _write(folder, iterations=2, reports={"marks": True})
+    # Slowly: a socket keeps ten marks, and a machine may let its reader stand still for a while.
+    path = _write(folder, iterations=2, time_scale=1.0, reports={"marks": True})
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
         agent.bind(str(folder / "b.sock"))
         agent.settimeout(WAIT_S)

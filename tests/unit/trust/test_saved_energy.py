@@ -57,9 +57,9 @@ def test_later_hold_outs_leave_the_joules_of_past_days() -> None:
 
 def test_kinds_are_bounded_and_their_joules_stay() -> None:
     made = SavedEnergy()
-    for number in range(1000):
+    for number in range(3 * KINDS_MAX):
         kind = (f"shape {number}", "")
         made.add(kind, 0.0, 1.0, 1, 0.0)
         made.learn([measured(100.0, kind)], 1.0)
-    assert made.measured()[0] == pytest.approx(100_000.0)
+    assert made.measured()[0] == pytest.approx(3 * KINDS_MAX * 100.0)
     assert len(made._ran) <= KINDS_MAX
