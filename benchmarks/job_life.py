@@ -32,9 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds")
 from known_jobs import alike
 from life import Knows, Verdict, live, lives
 from mechanisms import MECHANISMS, switch_off
-from windows import World, measured
-
-from joulecut_controller.trust.saving import saving
+from windows import World, measured, saving
 
 KNOWN: tuple[Knows, ...] = ("profile", "operations")
 TEN_MINUTES = World(slow_noise=0.005, slow_noise_s=600.0)

@@ -16,9 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
 
-from windows import ITERATION_S, World, measured
-
-from joulecut_controller.trust.saving import saving
+from windows import ITERATION_S, World, measured, saving
 
 TEN_MINUTES = math.exp(-ITERATION_S / 600.0)  # how long noise hangs together, as a correlation
 WORLDS = {

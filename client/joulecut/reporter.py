@@ -18,8 +18,6 @@ SOCKET_VARIABLE = "JOULECUT_SOCKET"
 DATAGRAM_BYTES_MAX = 8192  # the agent's own bound
 VERSION = 1
 RETRY_S = 1.0  # between connects without an agent: reports are lost then, and cost next to nothing
-TIMED_MAX = 600  # operations whose times fit into a datagram, with up to 11 bytes each
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # of `order`
 
 
 class Reporter:
@@ -59,17 +57,17 @@ class Reporter:
         """Reports that iteration `number` took `duration_s`; whether it was sent.
 
         `ops`: by kind of operation ("forward", "backward"), its count and total seconds on the GPU.
-        `timed`, in place of `ops`: kind and seconds of each operation, in the order they ran; more
-        than fit into a datagram are sent as sums. `peer_iteration_time_s`: iteration time of the
-        slowest sibling pipeline, if this job waits for one. `age_s`: how long ago it ended.
-        `shape`: `schedule`, `stages`, `microbatches`, as the policy names them. Never raises.
+        `timed`, in place of `ops`: kind and seconds of each operation. `peer_iteration_time_s`:
+        iteration time of the slowest sibling pipeline, if this job waits for one. `age_s`: how long
+        ago it ended. `shape`: `schedule`, `stages`, `microbatches`, as the policy names them. Never
+        raises.
         """
         with contextlib.suppress(Exception):
             if time.monotonic() < self._retry_s:
                 return False
             words = {**self._identity, **self._replica, "iteration": number}
             words["duration_s"] = duration_s
-            words.update(_timed(timed) if timed else {"ops": _sums(ops or {})})
+            words["ops"] = _sums(_by_kind(timed) if timed else ops or {})
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
             if age_s > 0.0:
@@ -123,15 +121,10 @@ def _sums(ops: Mapping[str, tuple[int, float]]) -> list[dict[str, object]]:
     ]
 
 
-def _timed(timed: Sequence[tuple[str, float]]) -> dict[str, object]:
-    """Sums, and where they fit also the time of each operation and their order."""
-    by_kind: dict[str, list[float]] = {}
+def _by_kind(timed: Sequence[tuple[str, float]]) -> dict[str, tuple[int, float]]:
+    """Count and seconds of each kind."""
+    found: dict[str, tuple[int, float]] = {}
     for kind, seconds in timed:
-        by_kind.setdefault(kind, []).append(seconds)
-    ops = _sums({kind: (len(each), sum(each)) for kind, each in by_kind.items()})
-    if len(timed) > TIMED_MAX or len(by_kind) > len(DIGITS):
-        return {"ops": ops}
-    for words, each in zip(ops, by_kind.values()):
-        words["durations_s"] = [float(f"{seconds:.4g}") for seconds in each]
-    digit = dict(zip(by_kind, DIGITS))
-    return {"ops": ops, "order": "".join(digit[kind] for kind, _ in timed)}
+        count, busy_s = found.get(kind, (0, 0.0))
+        found[kind] = count + 1, busy_s + seconds
+    return found

@@ -130,7 +130,7 @@ class GpuView:
         return ""
 
 
-PhaseKind = Literal["train", "evaluate", "other", "pause"]
+PhaseKind = Literal["train", "evaluate", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,7 @@ class Phase:
     """Iterations of one shape: `shape` counts the operations of one GPU by kind. Where a job
     reports none, `length` numbers phases that differ by the length of iterations (the first: 0).
 
-    `train` and `evaluate` are told apart by backwards; `other` is an unknown kind of work; in a
-    `pause` no iteration ends.
+    `train` and `evaluate` are told apart by backwards; `other` is an unknown kind of work.
     """
 
     kind: PhaseKind = "train"

@@ -50,6 +50,8 @@ _LOCAL = {
     m.GpuDescription: {"driver", "vbios"},
     m.GpuSnapshot: {"persistence", "process_ids", "mig_uuids", "power_profiles"},
 }
+# Fields of older agents that nothing reads.
+_UNREAD = {m.OperationReport: {"durations_s"}, m.IterationReport: {"order"}}
 # Words that come with every tick, of as many kinds as there are GPUs and jobs: one string each.
 _KEPT = {m.GpuSnapshot: {"uuid"}, m.IterationReport: {"job", "uuid"}, m.OperationReport: {"kind"}}
 
@@ -73,7 +75,7 @@ def _written() -> tuple[dict[type, Callable[[Any], Any]], dict[type, Callable[[A
         known |= {f"to_{one.__name__}": make for one, make in encode.items()}
         known |= {f"of_{one.__name__}": make for one, make in decode.items()}
         there, back, hints = [], [], get_type_hints(value)
-        names = {field.name for field in message.DESCRIPTOR.fields}
+        names = {field.name for field in message.DESCRIPTOR.fields} - _UNREAD.get(value, set())
         for field in fields(value):
             if field.name in _LOCAL.get(value, ()):
                 continue

@@ -134,21 +134,13 @@ class NodeSnapshot:
     gpus: tuple[GpuSnapshot, ...]
 
 
-ORDER_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
 @dataclass(frozen=True, slots=True)
 class OperationReport:
-    """Count and total time of one kind of operation in an iteration.
-
-    `durations_s` has each operation's time in the order they ran; empty where only the sum is
-    known.
-    """
+    """Count and total time of one kind of operation in an iteration."""
 
     kind: str
     count: int
     busy_s: float
-    durations_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +159,7 @@ class PipelineShape:
 
 @dataclass(frozen=True, slots=True)
 class IterationReport:
-    """One iteration of a job on one GPU, as the job reported it.
-
-    `order` says in which order the operations ran: for each, the index of its kind in
-    `operations` (`ORDER_DIGITS`). Empty where not known.
-    """
+    """One iteration of a job on one GPU, as the job reported it."""
 
     job: str
     uuid: str
@@ -183,7 +171,6 @@ class IterationReport:
     source: str = ""  # report, otlp, log, nccl or power; "": report
     age_s: float = 0.0  # how long ago it had ended when the agent learnt of it
     shape: PipelineShape | None = None
-    order: str = ""
     replica: int | None = None  # which of the data-parallel pipelines
 
 

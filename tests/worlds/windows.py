@@ -8,11 +8,13 @@ leakage, which lags behind the clocks as the heat sink does.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
+from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule, slot_s
 from joulecut_controller.trust.window import MeasuredWindow
 
@@ -21,6 +23,11 @@ DAY_S = 86_400.0
 ITERATION_S = 5.0
 WINDOW_S = 300.0
 LEAKAGE_PER_CELSIUS = 0.0015  # of the energy
+
+
+def saving(windows: Iterable[MeasuredWindow]) -> Saving | None:
+    """What one job saves in its newest shape; None where no window is usable."""
+    return max(by_shape(windows), key=lambda one: one.ended_unix_s, default=None)
 
 
 def is_drawn(schedule: SwitchbackSchedule, slot: int) -> bool:

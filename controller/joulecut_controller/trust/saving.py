@@ -82,15 +82,6 @@ class Saving:
         return (self.ended_unix_s - self.begun_unix_s) / 86_400.0
 
 
-def saving(windows: Iterable[MeasuredWindow]) -> Saving | None:
-    """What one job saves, of any order of windows; of several shapes, in the newest.
-
-    None where no window is usable.
-    """
-    found = by_shape(windows)
-    return max(found, key=lambda one: one.ended_unix_s) if found else None
-
-
 def by_shape(windows: Iterable[MeasuredWindow]) -> tuple[Saving, ...]:
     """One job's saving in each of its shapes and phases, oldest first; windows of two are never
     compared.

@@ -582,7 +582,7 @@ class IterationReport(google.protobuf.message.Message):
     age_s: builtins.float
     """For how long the iteration had ended when it was learnt: exporters send in batches."""
     order: builtins.str
-    """In which order the operations ran: for each, the index of its kind in `operations`, 0-9a-z."""
+    """Of earlier agents; not read."""
     replica: builtins.int
     """Which of the data-parallel pipelines, where the job tells."""
     @property
@@ -658,7 +658,7 @@ class OperationReport(google.protobuf.message.Message):
     busy_s: builtins.float
     @property
     def durations_s(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Of each operation of this kind, in the order they ran; empty where only the sum is known."""
+        """Of earlier agents; not read."""
 
     def __init__(
         self,

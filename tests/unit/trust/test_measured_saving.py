@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from windows import ITERATION_S, World, measured, windows
+from windows import ITERATION_S, World, measured, saving, windows
 
-from joulecut_controller.trust.saving import Saving, by_shape, saving
+from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.window import MeasuredWindow
 
 NIGHTLY = pytest.mark.nightly  # seconds of a processor each
