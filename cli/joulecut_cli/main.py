@@ -23,10 +23,11 @@ VERSION = {"-V", "--version"}
 
 
 def main() -> int:
+    gc.set_threshold(100_000)  # imports leave no garbage, and searches would take a tenth
     try:
         return guarded("joulecut", lambda: dispatch(sys.argv[1:]))
     finally:
-        gc.freeze()  # the process ends: a search for garbage would take a tenth of a typed plan
+        gc.freeze()  # the process ends: the last search would take another
 
 
 def dispatch(argv: list[str]) -> int:

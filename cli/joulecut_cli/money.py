@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from joulecut_controller.policy.policy import CURRENCY, PRICE_MAX, PUE_MAX
 from joulecut_engine.money import GPU_HOUR, KWH, PUE, Iteration, Prices, Worth, least_cost, worth
 from joulecut_wire.flags import number
+from joulecut_wire.quantity import CURRENCY, PRICE_MAX, PUE_MAX
 
 FLAGS = {"gpu_hour": "--gpu-hour", "kwh": "--kwh", "pue": "--pue"}
 

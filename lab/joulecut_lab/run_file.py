@@ -18,7 +18,6 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from joulecut_controller.policy.policy import PUE_MAX
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.money import Prices
 from joulecut_lab.model import formula
@@ -35,7 +34,7 @@ from joulecut_lab.model.system import FITTED, System
 from joulecut_wire import user_file
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
-from joulecut_wire.quantity import choice, flag, nearest, number, shown, text, whole
+from joulecut_wire.quantity import PUE_MAX, choice, flag, nearest, number, shown, text, whole
 from joulecut_wire.section import Key, Section, key, taken
 from joulecut_wire.section import read as read_section
 

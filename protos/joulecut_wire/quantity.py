@@ -14,6 +14,8 @@ from joulecut_wire.address import port_of
 from joulecut_wire.duration import ITERATION_S_MAX, parse_s
 
 POWER_W_MAX = 10_000.0  # per GPU and its share of the host
+PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
+PUE_MAX = 10.0  # the worst published figures are around 3
 WAITING_W_MAX = 2_000.0  # of a GPU that waits: above what any card of the datasheets draws at work
 
 _PERCENTAGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
@@ -153,6 +155,9 @@ def name(pattern: str, length_max: int, allowed: str) -> Callable[[object], str]
         return value
 
     return read
+
+
+CURRENCY = name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR")
 
 
 def text(length_max: int, what: str) -> Callable[[object], str]:

@@ -14,7 +14,10 @@ from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.money import Prices
 from joulecut_wire.quantity import (
+    CURRENCY,
     POWER_W_MAX,
+    PRICE_MAX,
+    PUE_MAX,
     Fault,
     choice,
     duration,
@@ -40,12 +43,9 @@ FOUND_SLOWDOWN_RATIO = 0.0
 CHANGES_MAX = 16  # of a GPU's clock in an iteration: more save 0.1 % where so many fit in it
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 HOLDOUT_PERCENT_MAX = 50.0
-PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
 CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
 GRAMS_PER_TONNE = 1e6
 MADE = {"made": True}  # of a field that the file does not have, and no JSON of a policy
-PUE_MAX = 10.0  # the worst published figures are around 3
-CURRENCY = name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR")
 SLOWDOWN = percentage(100.0)  # half the speed is not a slowdown budget
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from joulecut_controller.policy.hourly import Points
-from joulecut_controller.policy.policy import CO2_G_PER_KWH_MAX, PRICE_MAX
+from joulecut_controller.policy.policy import CO2_G_PER_KWH_MAX
 from joulecut_controller.sources.csv_file import rows, table
 from joulecut_wire.errors import BadInput
-from joulecut_wire.quantity import Fault, shown
+from joulecut_wire.quantity import PRICE_MAX, Fault, shown
 from joulecut_wire.section import key
 
 FILE_BYTES_MAX = 4 << 20  # ten years of hours

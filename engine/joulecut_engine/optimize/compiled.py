@@ -11,16 +11,34 @@ function calls one of another module.
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
-
-from numba import njit
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _compiled: list[Any] = []
+
+
+@contextmanager
+def _little_else() -> Iterator[None]:
+    """Numba imports scipy and coverage where they are installed, and needs neither."""
+    absent = [name for name in ("coverage", "scipy") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent, cast("Any", None)))
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+with _little_else():
+    from numba import njit
+    from numba.core import entrypoints
+    from numba.core.caching import FunctionCache
+    from numba.core.runtime.nrt import rtsys
 
 # LLVM ignores a processor that it does not know, says so for every loop, and has no list to ask:
 # of `NUMBA_CPU_NAME` only `generic` counts, for machine code that is made on another machine.
@@ -28,24 +46,26 @@ config: Any = importlib.import_module("numba.core.config")
 if config.CPU_NAME != "generic":
     config.CPU_NAME = None
 
-# numba looks for scipy's BLAS once, which takes 0.3 s to load. No inner loop multiplies matrices,
-# so what is not loaded yet is not found.
-if "scipy.linalg" not in sys.modules:
-    sys.modules["scipy.linalg"] = cast("Any", None)
-    try:
-        importlib.import_module("numba.np.arraymath")
-    finally:
-        del sys.modules["scipy.linalg"]
+
+entrypoints._already_initialized = True  # extensions are of no use here, and a search takes 20 ms
+
+
+class _KeptCode(FunctionCache):
+    """Machine code on disk. Its loading leaves the tables of the compiler alone, which take 0.2 s
+    and are filled where a loop is compiled."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        rtsys.initialize(target_context)
+        return cast("Any", self)._load_overload(sig, target_context)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator of an inner loop. Sums keep their order: bounds are proven with these."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        loop = njit(function, cache=True, **options)
-    except RuntimeError:  # nowhere to write: then every process compiles for itself
-        loop = njit(function, **options)
-    _compiled.append(loop)
+    loop: Any = njit(function, nogil=True, error_model="numpy")
+    if not config.DISABLE_JIT:
+        with suppress(RuntimeError):  # nowhere to write: every process compiles for itself
+            loop._cache = cast("Any", _KeptCode)(function)
+        _compiled.append(loop)
     return cast("Callable[P, R]", loop)
 
 

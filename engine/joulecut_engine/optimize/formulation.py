@@ -67,8 +67,9 @@ def priced(
     if not all(0.0 <= power < float("inf") for power in (*powers, overhead_power_w)):
         raise ValueError("powers are finite and not negative")
     clocks_mhz: list[set[int]] = [set() for _ in powers]
-    for operation, menu in zip(graph.operations, menus, strict=True):
-        clocks_mhz[operation.stage].update(option.clock_mhz for option in menu)
+    shown = {(o.stage, id(menu)): menu for o, menu in zip(graph.operations, menus, strict=True)}
+    for (stage, _), menu in shown.items():
+        clocks_mhz[stage].update(option.clock_mhz for option in menu)
     shared: dict[Options, Options] = {}
     made: dict[tuple[int, int, bool], tuple[Options, Options]] = {}
     kept, swept = [], []

@@ -256,7 +256,9 @@ def _trace(
     weight: Floats,
 ) -> None:
     """Adds the factors of the rows on the longest path of a draw."""
-    row = int(np.argmax(end_s[:, lane]))
+    row = 0
+    for at in range(1, len(end_s)):
+        row = at if end_s[at, lane] > end_s[row, lane] else row
     while row >= 0:
         weight[row] += factor[row, lane]
         ready_s, last = -1.0, -1

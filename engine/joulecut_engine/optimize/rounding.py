@@ -99,7 +99,7 @@ class Rounder:
             time=np.concatenate([curve.time_s[kept] for curve, kept in pairs]),
             cost=np.concatenate([curve.cost_j[kept] for curve, kept in pairs]),
             hull=np.concatenate([_hull_j(curve)[kept] for curve, kept in pairs]),
-            group=(microbatch - microbatch.min())[network.operation],
+            group=np.unique(microbatch[network.operation], return_inverse=True)[1],
         )
         # Logarithms: the product of many thousand sizes takes a second to write down.
         self.tries_all = bool(np.log(size[self._curve]).sum() <= math.log(combinations_all + 0.5))
@@ -357,7 +357,7 @@ def _vary(
     microbatches of the window new thrift, and stays where it is cheaper."""
     size = len(rows.first)
     width = min(WINDOW, size)
-    thrift, by_group = np.zeros(size), np.zeros(rows.group.max() + 1)
+    thrift, by_group = np.zeros(size), np.zeros(size)  # no more microbatches than rows
     _heads(rows, choice, 0, size)
     _tails(rows, choice, 0, size)
     windows = 1 + (2 * (size - width) + width - 1) // width

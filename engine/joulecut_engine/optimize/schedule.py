@@ -67,11 +67,12 @@ def baseline(problem: Problem) -> Solution:
     Its bound is the cheap one that needs no solver: nothing costs less than its cheapest
     option. Ask `solve` for a sharp one.
     """
-    clocks = tuple(
-        min(options, key=lambda o: (o.time_s, o.energy_j)) for options in problem.options
-    )
-    time_s, _ = makespan(problem, clocks)
-    return solution(problem, Goal(time_s), "computation", clocks, floor_j(problem, time_s))
+    menus = {id(options): options for options in problem.options}
+    fastest = {key: min(menu, key=lambda o: (o.time_s, o.energy_j)) for key, menu in menus.items()}
+    clocks = tuple([fastest[id(options)] for options in problem.options])
+    timed = makespan(problem, clocks)
+    bound_j = floor_j(problem, timed[0])
+    return solution(problem, Goal(timed[0]), "computation", clocks, bound_j, timed=timed)
 
 
 def floor_j(problem: Problem, fastest_s: float) -> float:

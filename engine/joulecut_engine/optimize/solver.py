@@ -20,7 +20,7 @@ from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Pr
 from joulecut_engine.optimize.schedule import baseline
 
 if TYPE_CHECKING:
-    from joulecut_engine.optimize.clock_changes import ClockChanges
+    from joulecut_engine.optimize.clock_changes import ClockChanges, Effort
     from joulecut_engine.optimize.drawn_choices import Limit
     from joulecut_engine.optimize.relaxation import Relaxation
 
@@ -124,7 +124,9 @@ class Solver:
             return Iteration(fastest.iteration_time_s, fastest.energy_j)
         priced = replace(self.problem, overhead_power_w=self.problem.overhead_power_w + time_w)
         other = Solver(priced, self._granularity, self._limits, self)
-        found = other.solve(Goal(other.cheapest_s), quick=True)
+        goal = Goal(other.cheapest_s)
+        effort: Effort = "point" if self._granularity == "computation" else "start"
+        found = other._search.solve(goal, other.computation.relax(goal), (), effort)
         return Iteration(found.iteration_time_s, found.energy_j - time_w * found.iteration_time_s)
 
     @cached_property
