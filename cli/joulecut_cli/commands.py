@@ -36,9 +36,7 @@ SERVICE = (
         {
             "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
             "report": Command("joulecut_cli.report.command:run", "measured savings, by the store"),
-            "policy": Command(
-                "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
-            ),
+            "policy": Command("joulecut_cli.policy:run", "check a policy file", "check"),
             "adopt": Command(
                 "joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"
             ),

@@ -11,7 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import Controller, Gone, Json, Standby, has_node, understood
+from joulecut_cli.controller_client import (
+    DEFAULT_URL,
+    Controller,
+    Gone,
+    Json,
+    Standby,
+    has_node,
+    understood,
+)
 from joulecut_cli.orders import add_certificate_flags, add_order_flags, agent_of, print_result
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, JoulecutError
@@ -37,7 +45,7 @@ def run(argv: list[str]) -> int:
         if not agents:
             raise BadInput(parser.prog, "--direct without agents", WAYS)
         return _directly(agents, given)
-    controller = Controller(given.controller)
+    controller = Controller(given.controller or DEFAULT_URL)
     try:
         done = controller.order("restore", reason=given.reason, **_what(controller, given))
     except (Gone, Standby) as error:
@@ -82,6 +90,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--direct", action="store_true", help="do not ask the controller first")
     add_certificate_flags(parser)
+    parser.set_defaults(controller="")
     return parser
 
 
@@ -106,7 +115,9 @@ def _what(controller: Controller, given: argparse.Namespace) -> dict[str, str | 
 
 
 def _agents(given: argparse.Namespace) -> dict[str, "Agent"]:
-    """The agents that the flags name, by address. Raises BadInput before any call."""
+    """The agents that the flags name, by address. A configuration also says where its controller
+    is, unless the flags do. Raises BadInput before any call.
+    """
     files = {"cert": given.cert, "key": given.key, "ca": given.ca}
     server_name = given.server_name
     addresses = [one for one in given.agents.split(",") if one]
@@ -117,6 +128,9 @@ def _agents(given: argparse.Namespace) -> dict[str, "Agent"]:
 
         settings = config.read(given.config)
         addresses += settings.agents.addresses()
+        host, port = settings.http
+        if port and settings.web_config is None:
+            given.controller = given.controller or f"http://{host}:{port}"
         server_name = server_name or settings.server_name
         if settings.tls is not None and not any(files.values()):
             files = {"cert": settings.tls.cert, "key": settings.tls.key, "ca": settings.tls.ca}

@@ -72,9 +72,9 @@ class SolverWait:
     def sentence(self) -> str:
         """One clause."""
         if not self.place:
-            return f"the solver is at work on the next plan for {self.waited_s:.0f} s"
+            return f"the solver is at work on a plan for {self.waited_s:.0f} s"
         waits = f"place {self.place} of {self.line} in the line for the solver"
-        return f"the next plan has {waits}, waiting for {self.waited_s:.0f} s"
+        return f"a plan has {waits}, waiting for {self.waited_s:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)

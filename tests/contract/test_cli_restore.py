@@ -62,6 +62,11 @@ def test_the_controllers_file_tells_where_they_are(
     assert [agent["gpus"] for agent in told["agents"]] == [[node.gpus.uuids[0]]]
     assert node.locked() == {}
 
+    # Where the controller listens stands in the file too.
+    path.write_text(yaml.safe_dump(config | {"listen": {"http": nobody.removeprefix("http://")}}))
+    done = joulecut("restore", "--all", "--config", str(path))
+    assert done.stdout.startswith(f"no controller answers at {nobody} "), done.stdout
+
 
 def test_another_job_keeps_its_clocks_and_a_dead_agent_is_named(
     node: RunningAgent, nobody: str

@@ -235,7 +235,8 @@ def _as_one_stage(policy: JobPolicy, placement: Placement) -> tuple[JobPolicy, P
         return policy, placement
     uuids = tuple(sorted(placement.uuids))
     pipeline = Pipeline("1f1b", stages=1, microbatches=1, data_parallel=len(uuids))
-    policy = replace(policy, pipeline=pipeline)
+    clocks = replace(policy.clocks, granularity="gpu")
+    policy = replace(policy, pipeline=pipeline, clocks=clocks)
     return policy, replace(placement, stages=(uuids,), groups=())
 
 

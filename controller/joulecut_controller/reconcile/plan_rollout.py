@@ -165,7 +165,7 @@ class PlanRollout:
         sentence about them does.
         """
         if policy != self._stands_for:
-            self.sentence, self._stands_for = "the solver is at work on the next plan", None
+            self.sentence, self._stands_for = "the solver is at work on a plan", None
             self.computing = True
 
     async def release_all(self, reason: str) -> Outcome:

@@ -119,13 +119,15 @@ def node_rows(board: Board) -> Iterator[Json]:
         power_w = [watts for one in shown if (watts := number(one.power_average_w)) is not None]
         celsius = [heat for one in shown if (heat := number(one.temperature_celsius)) is not None]
         leases = [one.lease for one in shown if one.lease]
+        jobs = {work[gpu.uuid][0] for gpu in gpus if gpu.uuid in work}
+        jobs |= {lease.job for lease in leases if lease.job != BUDGET_JOB}  # of other controllers
         yield NODE_ROW.json(
             node,
             gpus=len(gpus),
             controlled_gpus=sum(lease.job != BUDGET_JOB for lease in leases),
             power_w=sum(power_w) if power_w else None,
             temperature_celsius=max(celsius, default=None),
-            jobs=", ".join(sorted({work[gpu.uuid][0] for gpu in gpus if gpu.uuid in work})),
+            jobs=", ".join(sorted(jobs)),
         )
 
 

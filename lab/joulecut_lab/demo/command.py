@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import webbrowser
+from importlib import import_module
 from pathlib import Path
 
 from joulecut_cli import outfile
@@ -32,6 +33,8 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.summary is not None:
         outfile.checked("--summary", args.summary)
+    for needed in ("grpc", "uvicorn"):  # of the processes that it starts: one line names the extra
+        import_module(needed)
     from joulecut_lab.demo.possible import possible_saved_ratio
     from joulecut_sim.demo.course import play
 

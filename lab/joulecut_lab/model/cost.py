@@ -11,6 +11,7 @@ other: their time is the root of the sum of squares (benchmarks/model_kernels.py
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from operator import add, attrgetter
 
 import numpy as np
 
@@ -65,11 +66,10 @@ class Cost:
         return Cost(*(np.zeros(count) for _ in fields(Cost)))
 
     def __add__(self, other: "Cost") -> "Cost":
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(Cost))
-        return Cost(*(a + b for a, b in pairs))
+        return Cost(*map(add, _all_of(self), _all_of(other)))
 
     def __mul__(self, factor: Floats | float) -> "Cost":
-        return Cost(*(getattr(self, f.name) * factor for f in fields(Cost)))
+        return Cost(*(value * factor for value in _all_of(self)))
 
     @property
     def seconds(self) -> Floats:
@@ -126,6 +126,9 @@ class Cost:
         joules = joules + self.up_bits * power.up_bit_j + self.out_bits * power.out_bit_j
         joules = joules + power.waiting_over_idle_w(clock_mhz) * (self.seconds - self.compute)
         return np.asarray(joules + power.idle_w * self.seconds)
+
+
+_all_of = attrgetter(*(one.name for one in fields(Cost)))
 
 
 @dataclass(slots=True)

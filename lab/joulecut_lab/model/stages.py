@@ -7,6 +7,7 @@ short, the last is short first, then the first, because they do more.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import add, attrgetter
 
 import numpy as np
 
@@ -58,11 +59,13 @@ class Phases:
         return Phases(*(getattr(self, n) * (1.0 if n in kept else train) for n in self.__slots__))
 
     def __add__(self, other: "Phases") -> "Phases":
-        pairs = ((getattr(self, n), getattr(other, n)) for n in self.__slots__)
-        return Phases(*(a + b for a, b in pairs))
+        return Phases(*map(add, _all_of(self), _all_of(other)))
 
     def __mul__(self, factor: Floats | float) -> "Phases":
-        return Phases(*(getattr(self, n) * factor for n in self.__slots__))
+        return Phases(*(value * factor for value in _all_of(self)))
+
+
+_all_of = attrgetter(*Phases.__slots__)
 
 
 @dataclass(slots=True)

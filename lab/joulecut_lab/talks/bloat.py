@@ -41,7 +41,6 @@ SHOWN = {
     ("A40", "gpt3-2.7b"): (26.0, 1.1), ("A40", "bloom-3b"): (26.4, 1.1),
     ("A40", "bert-huge-uncased"): (24.1, 1.2), ("A40", "t5-3b"): (28.5, 0.0),
 }  # fmt: skip
-LARGE = 6.7  # billions: GPT-3 on A40, whose frontier the talk shows
 
 
 @cache

@@ -32,9 +32,8 @@ from joulecut_wire.command import FINE, INTERRUPTED
 from joulecut_wire.errors import Unavailable
 
 PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
-# For the plan of a phase: after an install the solver is compiled first, and on a processor that
-# others use too, compiling and solving take a minute each.
-PLAN_WAIT_S = 180.0
+PLAN_WAIT_S = 180.0  # for the plan of a phase: solving takes a minute on a busy processor
+COMPILE_S = 1200.0  # of the solver, once after an install: half a minute on an idle processor
 DEFAULT = "default clocks"
 LOOK_S = 0.3  # between two looks at the job's page, which cost a busy machine more than waiting
 DEADLINE_RATIO = 0.003  # a plan is of a target whose deadline it has, but for the baseline's drift
@@ -169,6 +168,9 @@ class Course:
         )
         watch.judge(tally.baseline, now_s() + WARM_S)
         watch.run(self._phases.recommend_s)
+        if self._compiles():
+            self._say("  the solver is being compiled, once after an install")
+            watch.run(COMPILE_S, until=lambda: not self._compiles())
         watch.run(PATIENCE_S, until=self._decided)
         tally.mode = str(self._job().get("mode", "off"))
         tally.commands_while_recommending = watch.count_commands()
@@ -188,6 +190,10 @@ class Course:
             )
         else:
             self._say(f"  controller: {self._sentence()}")
+
+    def _compiles(self) -> bool:
+        """Whether no plan can be made yet."""
+        return any(veto["kind"] == "unready" for veto in self._job().get("vetoes", ()))
 
     def _decided(self) -> bool:
         """Whether there is a baseline, and an answer of the planner to it."""

@@ -19,6 +19,7 @@ from joulecut_controller.policy.policy import Cost, Policy
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_controller.view import NOT_REPORTED
+from joulecut_controller.web.cluster_json import node_rows
 from joulecut_wire.messages import IterationTiming
 
 
@@ -187,7 +188,7 @@ def test_a_job_that_has_never_reported_is_a_note_and_one_that_stopped_a_fault() 
 def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
     """The last decision was made before the baseline: it is no word on what could be saved."""
     [young] = boards.measuring().jobs
-    sentence = "the solver is at work on the next plan"
+    sentence = "the solver is at work on a plan"
     first = replace(
         young,
         view=changed(young.view, baseline=boards.job().view.measured.baseline),
@@ -201,6 +202,12 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
     made = replace(young.decision, reason=best)
     none = replace(first, computing=False, sentence=best, decision=made)
     assert state_of(none) == "steady"
+
+
+def test_a_node_names_the_jobs_of_other_controllers_whose_leases_it_has() -> None:
+    whole = boards.board()
+    ours, others = list(node_rows(whole)), list(node_rows(replace(whole, jobs=())))
+    assert {row["jobs"] for row in ours} == {row["jobs"] for row in others} == {"gpt3-175b"}
 
 
 def test_power_without_us_stands_on_measured_baselines() -> None:

@@ -7,7 +7,7 @@ import { known } from "./format.js";
 const SPANS = [["10 min", 600], ["1 h", 3600], ["24 h", 86400], ["7 days", 604800]];
 const DAY = 86400;
 const REFRESH_MS = 15_000; // as often as a point of the finest resolution ends
-const HEIGHT = 190;
+const HEIGHT_MIN = 190;
 const WIDTH_MIN = 60;
 
 /**
@@ -86,10 +86,11 @@ export class HistoryChart {
     this.plot.setAttribute("aria-label", this.say(data));
     this.chart?.destroy();
     const wide = Math.max(WIDTH_MIN, this.plot.clientWidth);
-    this.chart = new globalThis.uPlot(this.options(wide), withLone(data.at_unix_s, lines, data.step_s), this.plot);
+    const high = Math.max(HEIGHT_MIN, this.plot.clientHeight);
+    this.chart = new globalThis.uPlot(this.options(wide, high), withLone(data.at_unix_s, lines, data.step_s), this.plot);
   }
 
-  options(width) {
+  options(width, height) {
     const style = getComputedStyle(this.plot);
     const of = (name) => style.getPropertyValue(name).trim();
     const axis = {
@@ -100,7 +101,7 @@ export class HistoryChart {
     const span = this.span;
     const end = this.data.at_unix_s.at(-1) + this.data.step_s / 2;
     return {
-      width, height: HEIGHT, padding: [10, 24, 0, 0],
+      width, height, padding: [10, 24, 0, 0],
       legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { time: true, range: () => [end - span, end] }, y: { range: (_, low, high) => rangeOf(Math.max(low, this.least), high) } },
       axes: [
@@ -117,8 +118,8 @@ export class HistoryChart {
   }
 
   resize() {
-    const width = this.plot.clientWidth;
-    if (this.chart && width >= WIDTH_MIN && Math.abs(width - this.chart.width) > 1) this.chart.setSize({ width, height: HEIGHT });
+    const { clientWidth: width, clientHeight: height } = this.plot;
+    if (this.chart && width >= WIDTH_MIN && (Math.abs(width - this.chart.width) > 1 || height > this.chart.height + 1)) this.draw();
   }
 }
 
