@@ -121,7 +121,7 @@ def _prepared(
     frontiers, refused = dict[Granularity, Solver](), dict[Granularity, str]()
     for one in asked:
         try:
-            beside = next(iter(frontiers.values()), None)
+            beside = next((solver.computation for solver in frontiers.values()), None)
             frontiers[one.granularity] = Solver(problem, one.granularity, job.limits(one), beside)
         except NoCommonClock as none:
             if len(asked) == 1:

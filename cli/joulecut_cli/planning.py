@@ -67,7 +67,7 @@ def run(options: Namespace, word: Asked | None) -> int:
             solver = Solver(problem, granularity, limits)
             if granularity == "changes":  # shown at once, and where the search begins
                 with suppress(Infeasible, NoCommonClock):
-                    show(Solver(problem, "gpu", beside=solver).solve(goal, quick=True))
+                    show(Solver(problem, "gpu", beside=solver.computation).solve(goal, quick=True))
             if job.jitter is not None:
                 kept = _assured(options, job, solver, goal, prove_s=options.prove, show=show)
                 found = kept.plan

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import SENDS
 from joulecut_engine.optimize.annealing import Board, Rules, annealed
+from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.dwell import Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
@@ -43,7 +44,6 @@ class _Line:
     seconds: Floats  # (operations, columns)
     cost_j: Floats
     work_s: Floats  # without sends, which run beside
-    measured: bool  # everywhere
 
 
 class _Schedule(NamedTuple):
@@ -186,31 +186,18 @@ class ChangeSchedules:
         """The schedule as it is known from now on; None where it is not within the limits."""
         line, limits = self._lines[stage], self._limits
         keys = keys[line.asks]
-        if keys.tobytes() in self._known[stage]:
-            return self._known[stage][keys.tobytes()].keys
-        changes = _changes(keys)
-        if len(changes) > limits.per_iteration:
+        name = keys.tobytes()
+        if name in self._known[stage]:
+            return self._known[stage][name].keys
+        latest, change = self._open[stage][1], (limits.cost_s, limits.cost_j)
+        seconds = np.empty(len(keys))
+        count, cost_j = _laid(keys, line.seconds, line.cost_j, latest, *change, seconds)
+        if count > limits.per_iteration or not math.isfinite(cost_j):
             return None
-        if keys.min() < 0:  # a clock that another beats, or that this GPU does not have
+        if self._dwells and count and not self._spacings[stage].kept(keys, _changes(keys)):
             return None
-        at = np.arange(len(keys)), keys
-        seconds, cost_j = line.seconds[at], float(line.cost_j[at].sum())
-        if not (line.measured or math.isfinite(cost_j)):
-            return None
-        if not self._keeps(stage, keys, changes):
-            return None
-        seconds[changes] += limits.cost_s
-        cost_j += limits.cost_j * len(changes)
-        known = _Schedule(keys, seconds, float(seconds.sum()), cost_j)
-        self._known[stage][keys.tobytes()] = known
+        self._known[stage][name] = _Schedule(keys, seconds, float(seconds.sum()), cost_j)
         return keys
-
-    def _keeps(self, stage: int, keys: Keys, changes: Ints) -> bool:
-        """Whether a schedule keeps the dwell, and no stretch of it is late by itself."""
-        begins, ends = np.concatenate([[0], changes]), np.append(changes, len(keys))
-        if (self._open[stage][1][begins, keys[begins]] < ends).any():
-            return False
-        return not (self._dwells and len(changes)) or self._spacings[stage].kept(keys, changes)
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
         """Adds the schedules of a plan and returns them: in the place of one that is not within the
@@ -361,6 +348,34 @@ class ChangeSchedules:
         return lengths
 
 
+@compiled
+def _laid(
+    keys: Keys,
+    seconds: Floats,
+    cost_j: Floats,
+    latest: Ints,
+    change_s: float,
+    change_j: float,
+    taken_s: Floats,
+) -> tuple[int, float]:
+    """Writes what each operation takes; answers how often the clock changes and what all cost:
+    infinite where a clock is none of this GPU's or a stretch is late by itself."""
+    size, begin, count, total_j = len(keys), 0, 0, 0.0
+    for k in range(size):
+        now, was = keys[k], keys[k - 1 if k > 0 else size - 1]
+        if now < 0:
+            return 0, np.inf
+        taken_s[k] = seconds[k, now]
+        total_j += cost_j[k, now]
+        if now == was:
+            continue
+        if k > 0 and latest[begin, keys[begin]] < k:
+            return 0, np.inf
+        taken_s[k] += change_s
+        begin, count, total_j = k, count + 1, total_j + change_j
+    return count, np.inf if latest[begin, keys[begin]] < size else total_j
+
+
 def _changes(keys: Keys) -> Ints:
     """The operations before which the clock changes; iterations repeat."""
     changes = np.flatnonzero(keys[1:] != keys[:-1]) + 1
@@ -374,32 +389,30 @@ def _line_of(problem: Problem, stage: int) -> _Line:
     order, power_w = problem.graph.order[stage], problem.blocking_power_w[stage]
     clocks = sorted({o.clock_mhz for i in order for o in menus[i]} - {ANY_CLOCK_MHZ})
     clocks = clocks or [ANY_CLOCK_MHZ]
-    made: dict[tuple[int, int], list[ClockOption | None]] = {}
-    for i in order:
-        key = (id(menus[i]), id(problem.options[i]))
-        if key not in made:
-            made[key] = _at_clocks(menus[i], problem.options[i], clocks)
-    rows = [made[id(menus[i]), id(problem.options[i])] for i in order]
-    kept = _undominated(list(made.values()), power_w)
-    clock_mhz = np.array(clocks, dtype=np.int64)[kept]
-    option = tuple(tuple(row[k] for k in kept) for row in rows)
-    seconds = np.array([[math.inf if o is None else o.time_s for o in row] for row in option])
+    asked = [(id(menus[i]), id(problem.options[i])) for i in order]
+    first = dict(zip(reversed(asked), reversed(order), strict=True))  # of each kind, an operation
+    number = {key: k for k, key in enumerate(first)}
+    rows = [_at_clocks(menus[i], problem.options[i], clocks) for i in first.values()]
+    seconds = np.array([[math.inf if o is None else o.time_s for o in row] for row in rows])
     cost_j = np.array(
-        [[math.inf if o is None else o.effective_cost_j(power_w) for o in row] for row in option]
+        [[math.inf if o is None else o.effective_cost_j(power_w) for o in row] for row in rows]
     )
+    kept = _undominated(np.concatenate([seconds, cost_j]))
+    which = [number[key] for key in asked]
+    options = [tuple([row[k] for k in kept]) for row in rows]
+    seconds, cost_j = (np.ascontiguousarray(one[which][:, kept]) for one in (seconds, cost_j))
     beside = np.array([operations[i].kind in SENDS for i in order])
     clocked = np.array([problem.options[i][0].clock_mhz != ANY_CLOCK_MHZ for i in order]) & ~beside
     asks = np.maximum.accumulate(np.where(clocked, np.arange(len(order)), -1))
     asks[asks < 0] = asks[-1] if clocked.any() else 0
     return _Line(
         operation=np.array(order, dtype=np.int64),
-        clock_mhz=clock_mhz,
+        clock_mhz=np.array(clocks, dtype=np.int64)[kept],
         asks=asks,
-        option=option,
+        option=tuple([options[k] for k in which]),
         seconds=seconds,
         cost_j=cost_j,
         work_s=np.where(beside[:, None], 0.0, seconds),
-        measured=bool(np.isfinite(seconds).all()),
     )
 
 
@@ -415,11 +428,8 @@ def _at_clocks(
     return [at.get(clock) for clock in clocks]
 
 
-def _undominated(rows: list[list[ClockOption | None]], power_w: float) -> list[int]:
-    """Columns that no other beats on time and cost of every row; of equals the first."""
-    time_s = [[math.inf if o is None else o.time_s for o in row] for row in rows]
-    cost_j = [[math.inf if o is None else o.effective_cost_j(power_w) for o in row] for row in rows]
-    cost = np.array([*time_s, *cost_j])
+def _undominated(cost: Floats) -> list[int]:
+    """Columns that no other beats in every row; of equals the first."""
     no_worse = (cost[:, :, None] <= cost[:, None, :]).all(axis=0)
     equal = no_worse & no_worse.T
     columns = np.arange(cost.shape[1])

@@ -94,7 +94,7 @@ class ClockChanges:
         most, dwell_s = limits.per_iteration, limits.min_dwell_s
         known = computation.rules.lines if computation.rules else None
         self._lines = lines_of(computation.problem, dwell_s, known)
-        self._rules = computation.rules or RulesOfThumb(computation, self._lines)
+        self._rules = computation.rules or RulesOfThumb(computation.problem, self._lines)
         computation.rules = self._rules
         self._rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
         self._between = RUNGS[0] < most < RUNGS[-1] and most not in RUNGS
@@ -174,7 +174,7 @@ class ClockChanges:
         elif self._between:
             found = self._solved(goal, relaxed, known, ROUNDS_MIN, None)
         else:
-            known += self._rules.plans(goal, relaxed, effort)
+            known += self._rules.plans(self.computation, goal, relaxed, effort)
             runs = ANNEALED if effort == "answer" else ANNEALED_POINT
             found = self._solved(goal, relaxed, known, self._rounds, runs)
         self._answers[key] = found
@@ -280,7 +280,7 @@ class ClockChanges:
             return self._solution(goal, table, quickest, 0.0, relaxed)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         if runs:
-            table.add(self._rules.schedules(goal))
+            table.add(self._rules.schedules(goal, price_w))
             table.tabulate()
         prices = Prices(table, judge, task, *flow)
         prices.improve(rounds)

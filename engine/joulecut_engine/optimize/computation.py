@@ -73,7 +73,15 @@ class Computation:
         self.kept = KeptPlans()
         # Of one clock for each GPU and of few changes: what one answers another begins with.
         self.searches: dict[ChangeLimits, ClockChanges] = {}
-        self.rules: RulesOfThumb | None = None
+        self.rules: RulesOfThumb | None = None if beside is None else beside.rules
+        self._dearer: Computation | None = None
+
+    def dearer(self, time_w: float) -> "Computation":
+        """The same where a second of the iteration costs so much more; the last one is kept."""
+        power_w = self.problem.overhead_power_w + time_w
+        if self._dearer is None or self._dearer.problem.overhead_power_w != power_w:
+            self._dearer = Computation(replace(self.problem, overhead_power_w=power_w), beside=self)
+        return self._dearer
 
     def relax(self, goal: Goal) -> Relaxation:
         """The relaxed optimum. Raises Infeasible. A deadline beyond the cheapest schedule's time
@@ -230,7 +238,7 @@ def must_meet(deadline_s: float, fastest_s: float) -> None:
 def _refuse(problem: Problem) -> None:
     if not problem.graph.operations:
         raise ValueError("a graph without operations")
-    for options in {id(options): options for options in problem.options}.values():
+    for options in dict(zip(map(id, problem.options), problem.options, strict=True)).values():
         for option in options:
             if not 0.0 < option.time_s < float("inf"):
                 operation = problem.graph.operations[problem.options.index(options)]

@@ -45,12 +45,11 @@ def curves_of(problem: Problem) -> Curves:
     """Work is done once per option tuple and blocking power, however many operations share it."""
     powers_w = problem.blocking_power_w
     power_w = [powers_w[operation.stage] for operation in problem.graph.operations]
-    numbers: dict[tuple[int, float], int] = {}
     keys = list(zip(map(id, problem.options), power_w, strict=True))
-    curve = [numbers.setdefault(key, len(numbers)) for key in keys]
-    menus = {id(options): options for options in problem.options}
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    menus = dict(zip(map(id, problem.options), problem.options, strict=True))
     distinct = tuple(_curve(menus[key], watts) for key, watts in numbers)
-    return Curves(distinct, np.array(curve, dtype=np.int64))
+    return Curves(distinct, np.array([numbers[key] for key in keys], dtype=np.int64))
 
 
 def _curve(options: tuple[ClockOption, ...], blocking_power_w: float) -> Curve:

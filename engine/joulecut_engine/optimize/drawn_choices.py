@@ -38,13 +38,13 @@ class Limit:
     def critical(self, duration_s: Floats) -> tuple[float, Floats]:
         """The statistic, and by operation its seconds per second that the operation takes. Their
         sum over all operations is the statistic, as with a path."""
-        times_s = self.trials.drawn_s(duration_s)
         if self.statistic == "mean":
-            seconds, which = float(times_s.mean()), np.arange(len(times_s))
+            seconds, weight = self.trials.mean(duration_s)
         else:
+            times_s = self.trials.drawn_s(duration_s)
             seconds = float(np.quantile(times_s, P95))
-            which = np.flatnonzero(times_s >= np.quantile(times_s, LATE))
-        weight = self.trials.late(duration_s, which)
+            late = np.flatnonzero(times_s >= np.quantile(times_s, LATE))
+            weight = self.trials.late(duration_s, late)
         return seconds, weight * (seconds / float(weight @ duration_s))
 
 

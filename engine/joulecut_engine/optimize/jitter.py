@@ -103,6 +103,16 @@ class Trials:
             self._run(duration_s, *luck, times_s, traced=False)
         return times_s
 
+    def mean(self, duration_s: Floats) -> tuple[float, Floats]:
+        """The mean iteration time, and by operation how much later it is per second that this
+        takes; of that, where siblings are many, the part of the first of them."""
+        times_s, weight = np.zeros(self._draws), np.zeros(0)
+        for luck in self.luck():
+            first = not len(weight)
+            found = self._run(duration_s, *luck, times_s, traced=first)
+            weight = found if first else weight
+        return float(times_s.mean()), weight / self._draws
+
     def late(self, duration_s: Floats, which: Ints) -> Floats:
         """By operation, how much later these draws end on average per second that it takes."""
         factor, delay_s = next(self.luck())  # where siblings are many, the first of them

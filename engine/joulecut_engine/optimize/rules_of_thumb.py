@@ -1,7 +1,9 @@
 """Plans that rules of thumb make: starts of a search, which so is never below such a rule."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate
 
 import numpy as np
 
@@ -30,7 +32,16 @@ def off_path(problem: Problem) -> Clocks:
     rule; the original also moves microbatches, which this does not.
     """
     menus = problem.measured or problem.options
-    clocks = [min(menu, key=lambda o: (o.time_s, o.energy_j)) for menu in menus]
+    stages = [operation.stage for operation in problem.graph.operations]
+    made: dict[tuple[int, int], tuple[list[float], Clocks]] = {}  # times, and the best within each
+    for stage, menu in zip(stages, menus, strict=True):
+        if (stage, id(menu)) not in made:
+            ordered = sorted(menu, key=lambda o: (o.time_s, o.energy_j))
+            power_w = problem.blocking_power_w[stage]
+            best = tuple(accumulate(ordered, partial(_cheaper, power_w=power_w)))
+            made[stage, id(menu)] = [one.time_s for one in ordered], best
+    within = [made[stage, id(menu)] for stage, menu in zip(stages, menus, strict=True)]
+    clocks = [best[0] for _, best in within]
     limit_s, _ = makespan(problem, clocks)
     seconds = np.array([one.time_s for one in clocks])
     after_s = (levels_of(problem.graph).around(seconds)[1] - seconds).tolist()  # from its end on
@@ -38,47 +49,51 @@ def off_path(problem: Problem) -> Clocks:
     for first, second in problem.graph.edges:
         before[second].append(first)
     end_s: list[float] = []
-    for i, (operation, menu) in enumerate(zip(problem.graph.operations, menus, strict=True)):
+    for i, (times_s, best) in enumerate(within):
         start_s = max((end_s[j] for j in before[i]), default=0.0)
         room_s = limit_s * (1 + EXACT) - after_s[i] - start_s
-        power_w = problem.blocking_power_w[operation.stage]
-        fitting = [option for option in menu if option.time_s <= room_s]
-        clocks[i] = min(fitting, key=lambda o: o.effective_cost_j(power_w), default=clocks[i])
+        clocks[i] = best[max(0, bisect_right(times_s, room_s) - 1)]
         end_s.append(start_s + clocks[i].time_s)
     return tuple(clocks)
 
 
+def _cheaper(one: ClockOption, other: ClockOption, power_w: float) -> ClockOption:
+    """Of two options the one of less effective cost; of equals the first."""
+    return min(one, other, key=lambda option: option.effective_cost_j(power_w))
+
+
 class RulesOfThumb:
-    """Of one problem, for all its searches: plans that cost little to make, within limits of
-    changes or not."""
+    """Of one graph and its options, for all searches: plans that cost little to make, within limits
+    of changes or not."""
 
-    def __init__(self, computation: Computation, lines: Lines) -> None:
-        self._computation, self.lines = computation, lines
-        self._plans: dict[tuple[Goal, str], tuple[Clocks, ...]] = {}  # the last
+    def __init__(self, problem: Problem, lines: Lines) -> None:
+        self._problem, self.lines = problem, lines
+        # Those made last.
+        self._plans: dict[tuple[Computation, Goal, str], tuple[Clocks, ...]] = {}
 
-    def plans(self, goal: Goal, relaxed: Relaxation, effort: str) -> tuple[Clocks, ...]:
+    def plans(
+        self, computation: Computation, goal: Goal, relaxed: Relaxation, effort: str
+    ) -> tuple[Clocks, ...]:
         """A clock per operation, which takes this effort; see `off_path` and `FillAndDrain`."""
-        computation = self._computation
-        if (goal, effort) not in self._plans:
+        key = computation, goal, effort
+        if key not in self._plans:
             finest = computation.solve(goal, relaxed, effort=effort).clocks
-            mine = [self._fill_and_drain.clocks(*one) for one in self._found(goal)]
-            self._plans = {(goal, effort): (finest, self._off_path, *mine)}
-        return self._plans[goal, effort]
+            price_w = computation.time_price_w(goal)
+            found = self._fill_and_drain.within(goal.deadline_s, price_w)
+            mine = [self._fill_and_drain.clocks(*one) for one in found]
+            self._plans = {key: (finest, self._off_path, *mine)}
+        return self._plans[key]
 
-    def schedules(self, goal: Goal) -> list[list[Keys]]:
+    def schedules(self, goal: Goal, price_w: float) -> list[list[Keys]]:
         """Those of `FillAndDrain`, with any of their numbers of first and last operations."""
-        found = self._found(goal)
+        found = self._fill_and_drain.within(goal.deadline_s, price_w)
         return [
             self._fill_and_drain.schedules(edge, choice) for edge, _ in found for _, choice in found
         ]
 
-    def _found(self, goal: Goal) -> list[tuple[int, Ints]]:
-        price_w = self._computation.time_price_w(goal)
-        return self._fill_and_drain.within(goal.deadline_s, price_w)
-
     @cached_property
     def _off_path(self) -> Clocks:
-        return off_path(self._computation.problem)
+        return off_path(self._problem)
 
     @cached_property
     def _fill_and_drain(self) -> "FillAndDrain":
@@ -95,12 +110,14 @@ class FillAndDrain:
 
     def __init__(self, lines: Lines) -> None:
         self._lines, self._chosen = lines, []
+        self._keys: dict[int, list[Ints]] = {}  # of each GPU: columns by operation and clock
         times_s, cost_j = [], []
         shortest = min(len(np.unique(line.asks)) for line in lines.lines)
         for edge in EDGES:
             if edge > EDGES[0] and 2 * edge >= shortest:
                 break
             rows = [_edged(line.asks, line.seconds, edge) for line in lines.lines]
+            self._keys[edge] = [keys for keys, _ in rows]
             columns = balanced([seconds.sum(axis=0) for _, seconds in rows])
             duration_s = np.empty((lines.levels.size, columns.shape[1]))
             total_j = np.zeros(columns.shape[1])
@@ -126,10 +143,8 @@ class FillAndDrain:
 
     def schedules(self, edge: int, choice: Ints) -> list[Keys]:
         """By GPU."""
-        return [
-            _edged(line.asks, line.seconds, edge)[0][:, column].astype(np.int16)
-            for line, column in zip(self._lines.lines, choice.tolist(), strict=True)
-        ]
+        chosen = zip(self._keys[edge], choice.tolist(), strict=True)
+        return [keys[:, column].astype(np.int16) for keys, column in chosen]
 
     def clocks(self, edge: int, choice: Ints) -> Clocks:
         found: dict[int, ClockOption] = {}

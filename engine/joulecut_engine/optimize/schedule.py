@@ -26,13 +26,10 @@ def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tu
 def energy(problem: Problem, clocks: Sequence[ClockOption], iteration_time_s: float) -> float:
     """Joules of one iteration of all GPUs: work, then waiting, then overhead (section 6 of
     DESIGN: E = sum e + P_block * (N * T - sum t), here with one blocking power per stage)."""
-    work_j = math.fsum(option.energy_j for option in clocks)
-    busy_s: list[list[float]] = [[] for _ in problem.blocking_power_w]
-    for operation, option in zip(problem.graph.operations, clocks, strict=True):
-        busy_s[operation.stage].append(option.time_s)
+    work_j = math.fsum([option.energy_j for option in clocks])
     waiting_j = math.fsum(
-        power_w * (iteration_time_s - math.fsum(times_s))
-        for power_w, times_s in zip(problem.blocking_power_w, busy_s, strict=True)
+        power_w * (iteration_time_s - math.fsum([clocks[i].time_s for i in order]))
+        for power_w, order in zip(problem.blocking_power_w, problem.graph.order, strict=True)
     )
     return work_j + waiting_j + problem.overhead_power_w * iteration_time_s
 
@@ -67,7 +64,7 @@ def baseline(problem: Problem) -> Solution:
     Its bound is the cheap one that needs no solver: nothing costs less than its cheapest
     option. Ask `solve` for a sharp one.
     """
-    menus = {id(options): options for options in problem.options}
+    menus = dict(zip(map(id, problem.options), problem.options, strict=True))
     fastest = {key: min(menu, key=lambda o: (o.time_s, o.energy_j)) for key, menu in menus.items()}
     clocks = tuple([fastest[id(options)] for options in problem.options])
     timed = makespan(problem, clocks)
@@ -84,7 +81,7 @@ def floor_j(problem: Problem, fastest_s: float) -> float:
     """
     places = [(o.stage, o.kind in SENDS) for o in problem.graph.operations]
     counts = Counter(zip(map(id, problem.options), places, strict=True))
-    menus = {id(options): options for options in problem.options}
+    menus = dict(zip(map(id, problem.options), problem.options, strict=True))
     work_j, effective_j = [], []
     for (key, (stage, beside)), n in counts.items():
         power_w = problem.blocking_power_w[stage]

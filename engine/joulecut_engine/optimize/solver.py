@@ -61,8 +61,8 @@ class Solver:
 
     A single answer is thorough (`solve`). Many are asked a point at a time and remembered (`at`,
     `points`): a plan found for a shorter deadline competes, so more time never gives a worse plan.
-    Nothing is computed before it is asked for. `limits` count with `changes` alone. `beside` is a
-    solver of the same graph and options, whose tables are used. Raises NoCommonClock, ValueError.
+    Nothing is computed before it is asked for. `limits` count with `changes` alone. `beside` is of
+    the same problem, and what it knows is used. Raises NoCommonClock, ValueError.
     """
 
     def __init__(
@@ -70,19 +70,16 @@ class Solver:
         problem: Problem,
         granularity: Granularity,
         limits: ChangeLimits = TWO_CHANGES,
-        beside: "Solver | None" = None,
+        beside: Computation | None = None,
     ) -> None:
         self.problem, self._granularity, self._limits = problem, granularity, limits
-        known: Computation | None = beside.computation if beside else None
-        if known is None or known.problem is not problem:
-            known = Computation(problem, beside=known)
-        self.computation: Computation = known
-        self._search: Computation | ClockChanges = known
+        self.computation = beside or Computation(problem)
+        self._search: Computation | ClockChanges = self.computation
         if granularity != "computation":
             from joulecut_engine.optimize.clock_changes import search_of  # noqa: PLC0415 -- as above
 
             limits = limits if granularity == "changes" else ChangeLimits(0)
-            self._search = search_of(known, limits)
+            self._search = search_of(self.computation, limits)
 
     @property
     def fastest_s(self) -> float:
@@ -122,8 +119,8 @@ class Solver:
         if time_w == float("inf"):  # energy is free
             fastest = baseline(self.problem)
             return Iteration(fastest.iteration_time_s, fastest.energy_j)
-        priced = replace(self.problem, overhead_power_w=self.problem.overhead_power_w + time_w)
-        other = Solver(priced, self._granularity, self._limits, self)
+        priced = self.computation.dearer(time_w)
+        other = Solver(priced.problem, self._granularity, self._limits, priced)
         goal = Goal(other.cheapest_s)
         effort: Effort = "point" if self._granularity == "computation" else "start"
         found = other._search.solve(goal, other.computation.relax(goal), (), effort)
