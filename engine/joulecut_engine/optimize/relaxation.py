@@ -240,10 +240,11 @@ class Relaxer:
     ) -> _Point:
         """One predictor and one corrector with the same factors."""
         rows = self.network.size
-        start, end, flow, spare, over, under, open_flow, open_slack = point
+        start, end, flow, *_, open_flow, open_slack = point
         span = self._spans(start, end, 1.0, deadline)
-        short = self._knee - (end - start[:-1])
-        theta = flow * spare / (over * flow + under * spare)
+        knees, short = point[2:6], self._knee - (end - start[:-1])
+        theta = np.empty_like(flow)
+        _answer(knees, theta)
         per_slack = 1.0 / open_slack
         open_theta = open_flow * per_slack
         own = theta.sum(axis=0) + open_theta[:rows]
@@ -254,23 +255,22 @@ class Relaxer:
         matrix = self._factors(step)
         # Towards products of 0.
         d_start, d_end = self._direction(matrix, step)
-        at = np.zeros_like(flow)
-        d, du, dv, closes, drains = _moves(point[2:6], theta, short, at, at, d_end - d_start[:-1])
+        moves = np.zeros((3, *flow.shape))
+        closes, drains = _moves(knees, theta, short, 0.0, moves, d_end - d_start[:-1])
         d_slack = self._spans(d_start, d_end, 0.0, 0.0) + span - open_slack
         d_open = -open_flow * (1.0 + d_slack * per_slack)
         near = _reach(1.0, closes, -d_slack * per_slack)
         far = _reach(1.0, drains, 1.0 + d_slack * per_slack)
-        ahead = _ahead(point[2:6], d, du, dv, near, far)
+        ahead = _ahead(knees, moves, near, far)
         ahead += float(((open_flow + far * d_open) * (open_slack + near * d_slack)).sum())
         target = max(left * (max(0.0, ahead) / left) ** 3, TARGET_MIN * tolerance) / pairs
         # Towards products of `target`, curvature included.
-        at_over, at_under = target + d * du, target - d * dv
-        pull = short + at_under / flow - at_over / spare
+        _pull(knees, target, moves, short)
         change = change + (target - d_open * d_slack) * per_slack
-        step = step._replace(constant=theta * pull, open_constant=change)
+        step = step._replace(constant=theta * short, open_constant=change)
         d_start, d_end = self._direction(matrix, step)
         to = d_end - d_start[:-1]
-        d, du, dv, closes, drains = _moves(point[2:6], theta, pull, at_over, at_under, to)
+        closes, drains = _moves(knees, theta, short, target, moves, to)
         d_span = self._spans(d_start, d_end, 0.0, 0.0)
         d_slack = d_span + span - open_slack
         d_open = change - open_theta * d_span
@@ -281,10 +281,7 @@ class Relaxer:
         return _Point(
             start + near * d_start,
             end + near * d_end,
-            flow + far * d,
-            spare - far * d,
-            over + near * du,
-            under + near * dv,
+            *_moved(knees, moves, near, far),
             open_flow + far * d_open,
             open_slack + near * d_slack,
         )
@@ -362,49 +359,73 @@ def _reach(least: float, knees: float, links: Floats) -> float:
     return 1.0 / max(least, knees, float(links.max()))
 
 
+_Knees = tuple[Floats, Floats, Floats, Floats]  # flow, spare, over and under, (knees, rows)
+# As arrays one after another the loops below take three times as long.
+
+
+@compiled
+def _answer(knees: _Knees, theta: Floats) -> None:
+    """Writes how much the flow of each knee answers to its duration."""
+    flow, spare, over, under = knees
+    for k in range(flow.shape[0]):
+        for i in range(flow.shape[1]):
+            one, other = flow[k, i], spare[k, i]
+            theta[k, i] = one * other / (over[k, i] * one + under[k, i] * other)
+
+
+@compiled
+def _pull(knees: _Knees, target: float, moves: Floats, short: Floats) -> None:
+    """Adds to what each knee is short of what products of `target` pull at it, curvature of the
+    first moves included."""
+    flow, spare, _, _ = knees
+    d, du, dv = moves
+    for k in range(flow.shape[0]):
+        for i in range(flow.shape[1]):
+            short[k, i] += (target - d[k, i] * dv[k, i]) / flow[k, i]
+            short[k, i] -= (target + d[k, i] * du[k, i]) / spare[k, i]
+
+
 @compiled
 def _moves(
-    knees: tuple[Floats, Floats, Floats, Floats],
-    theta: Floats,
-    pull: Floats,
-    at_over: Floats,
-    at_under: Floats,
-    to: Floats,
-) -> tuple[Floats, Floats, Floats, float, float]:
-    """How flow, over and under change at each knee where durations change by `to`, and the largest
-    shares that this uses up of over and under, and of flow and spare. In one pass: as arrays one
-    after another they take three times as long."""
+    knees: _Knees, theta: Floats, pull: Floats, target: float, moves: Floats, to: Floats
+) -> tuple[float, float]:
+    """Writes how flow, over and under change at each knee where durations change by `to`, in the
+    place of the last such moves, and answers the largest shares that this uses up of over and
+    under, and of flow and spare."""
     flow, spare, over, under = knees
-    d, du, dv = np.empty_like(flow), np.empty_like(flow), np.empty_like(flow)
+    d, du, dv = moves
     closes, drains = 0.0, 0.0
     for k in range(flow.shape[0]):
         for i in range(flow.shape[1]):
+            at_over, at_under = target + d[k, i] * du[k, i], target - d[k, i] * dv[k, i]
             moved = theta[k, i] * (pull[k, i] - to[i])
-            above = (at_over[k, i] + over[k, i] * moved) / spare[k, i]
-            below = (at_under[k, i] - under[k, i] * moved) / flow[k, i]
+            above = (at_over + over[k, i] * moved) / spare[k, i]
+            below = (at_under - under[k, i] * moved) / flow[k, i]
             closes = max(closes, 1.0 - above / over[k, i], 1.0 - below / under[k, i])
             drains = max(drains, -moved / flow[k, i], moved / spare[k, i])
             d[k, i], du[k, i], dv[k, i] = moved, above - over[k, i], below - under[k, i]
-    return d, du, dv, closes, drains
+    return closes, drains
 
 
 @compiled
-def _ahead(
-    knees: tuple[Floats, Floats, Floats, Floats],
-    d: Floats,
-    du: Floats,
-    dv: Floats,
-    near: float,
-    far: float,
-) -> float:
+def _ahead(knees: _Knees, moves: Floats, near: float, far: float) -> float:
     """The sum of the products of flows and what faces them after so much of a step."""
     flow, spare, over, under = knees
+    d, du, dv = moves
     total = 0.0
     for k in range(flow.shape[0]):
         for i in range(flow.shape[1]):
             total += (flow[k, i] + far * d[k, i]) * (under[k, i] + near * dv[k, i])
             total += (spare[k, i] - far * d[k, i]) * (over[k, i] + near * du[k, i])
     return total
+
+
+@compiled
+def _moved(knees: _Knees, moves: Floats, near: float, far: float) -> _Knees:
+    """The knees after so much of a step."""
+    flow, spare, over, under = knees
+    d, du, dv = moves
+    return flow + far * d, spare - far * d, over + near * du, under + near * dv
 
 
 def _pairs(tails: Ints) -> tuple[Ints, Ints]:
