@@ -13,6 +13,7 @@ from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_wire.errors import Unavailable
 
 PASSES_TO_PLAN = 25
+INTERVAL_S = 2.0  # an iteration takes more than a second
 
 
 class Liar(OnlineEstimator):
@@ -39,7 +40,8 @@ class Liar(OnlineEstimator):
 
 def lied_to(world: World, store: DatabaseStore, slo: Slo | None = None) -> Controller:
     """A controller that has acted on the lie."""
-    controller = Controller(world, store, world.policy(slo=slo), learner=Liar(world))
+    policy = world.policy(slo=slo)
+    controller = Controller(world, store, policy, learner=Liar(world), interval_s=INTERVAL_S)
     controller.run(PASSES_TO_PLAN * 10, until=lambda: not world.at_default())
     assert not world.at_default(), controller.job.sentence
     return controller
@@ -76,9 +78,9 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: Datab
         (hold,) = controller.job.holds
         assert hold.kind == "breaker"
         if trip < 3:
-            controller.run(8)
-            world.advance(STAND_BACK_S[trip - 1] - 15.0)
-            controller.run(5)
+            controller.run(4)
+            world.advance(STAND_BACK_S[trip - 1] - 20.0)
+            controller.run(4)
             assert world.at_default()
             assert "the breaker released the GPUs" in controller.job.sentence
             controller.run(1500, until=lambda: not world.at_default())
@@ -86,9 +88,10 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: Datab
     assert "`joulecut resume demo` arms it again" in controller.job.sentence
     sent = len(world.sent("apply"))
     world.advance(STAND_BACK_S[0])
-    controller.run(60)
-    again = Controller(world, store, world.policy(slo=slo), learner=Liar(world))
-    again.run(60)
+    controller.run(30)
+    policy = world.policy(slo=slo)
+    again = Controller(world, store, policy, learner=Liar(world), interval_s=INTERVAL_S)
+    again.run(40)
     assert world.at_default(), "a restart does not arm it again"
     assert len(world.sent("apply")) == sent
     assert len([text for text in controller.events("hold") if "trip 3 of 3" in text]) == 1

@@ -224,6 +224,12 @@ class Split:
 
         asyncio.run(go())
 
+    def run_until_lowered(self, seconds: int) -> None:
+        """At most so long, until every job has clocks of a plan."""
+        for _ in range(seconds):
+            if any(world.at_default() for world in self.world.worlds):
+                self.run(1)
+
     def cut(self, number: int, *groups: int) -> None:
         """The controller reaches no agent of these jobs from now on."""
         agents = (self.world.worlds[group].agents for group in groups)
@@ -265,7 +271,7 @@ def test_a_job_of_a_living_controller_moves_after_its_first_baseline(store: Data
 @pytest.fixture
 def split(store: DatabaseStore) -> Split:
     made = Split(drawn(0, 2, shapes=((2, 6),)), store, {"job-0": 1, "job-1": 2})
-    made.run(60)
+    made.run(45)
     assert not any(world.at_default() for world in made.world.worlds)
     return made
 
@@ -296,7 +302,7 @@ def test_a_job_is_handed_over_within_a_lease_and_orders_reach_it_by_either(split
     assert world.at_default()
     assert obeyed("pause", job="other").refused == "unknown"
     assert not obeyed("resume", job="job-0").refused
-    split.run(60)
+    split.run_until_lowered(60)
     assert not world.at_default()
     assert obeyed("adopt", node="n1").refused, "by the leader alone"
     assert not split.masters
@@ -327,7 +333,8 @@ def test_a_job_whose_row_was_gone_has_one_master_when_it_is_back(split: Split) -
     split.run(5)
     assert not split.masters, "its holder commands it no more"
     split.holders["job-0"] = 2
-    split.run(40)
+    split.run(5)
+    split.run_until_lowered(35)
     assert not any(world.at_default() for world in split.world.worlds)
     assert not split.masters
 
@@ -353,7 +360,7 @@ def test_a_job_comes_back_where_agents_are_reached_again_and_its_controller_is_g
     assert split.masters == ["job-0"], "one command more would be found"
     split.masters.clear()
     split.cut(2)
-    split.run(40)
+    split.run_until_lowered(40)
     assert not any(world.at_default() for world in split.world.worlds), "found by its reports"
     assert not split.masters
 
@@ -366,7 +373,7 @@ def budgeted(store: DatabaseStore) -> Split:
     made = Split(world, store, {"job-0": 1, "job-1": 2}, budget_w=budget_w)
     made.run(30)
     made.masters.clear()  # before a job is seen the leader sets the limits of its GPUs
-    made.run(50)
+    made.run(35)
     return made
 
 
@@ -386,13 +393,13 @@ def test_one_leader_divides_a_power_budget_and_each_controller_sets_its_limits(
     budgeted: Split,
 ) -> None:
     budget_w = budgeted.budget_w or 0.0
-    within(budgeted, budget_w, 70)
+    within(budgeted, budget_w, 50)
     assert not any(world.at_default() for world in budgeted.world.worlds)
     # The leader is gone: limits stay, and the other goes on with all of them.
     budgeted.live.discard(1)
-    budgeted.run(60)
+    budgeted.run(40)
     assert set(budgeted.holders.values()) == {2}
-    within(budgeted, budget_w, 60)
+    within(budgeted, budget_w, 40)
     assert not budgeted.masters
 
 
