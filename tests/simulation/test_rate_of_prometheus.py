@@ -23,7 +23,7 @@ def test_a_rate_alone_is_learnt_held_to_its_budget_and_given_back_in_silence(
     before, usual_s = controller.job.view.measured.baseline, world.history[0][1]
     assert not world.at_default(), controller.job.sentence
     assert abs(before.time_mean_s / usual_s - 1.0) < 0.01
-    controller.run(300)
+    controller.run(150)
     now = controller.job.view.measured.current
     assert world.recent_s() <= usual_s * (1.0 + BUDGET + 0.005)
     assert (now.energy_j or 0.0) < (before.energy_j or 0.0)
@@ -58,6 +58,6 @@ def test_a_counter_of_whole_steps_saves_within_a_quarter_of_an_hour(store: Datab
     passes = controller.run(180, until=lambda: not world.at_default())
     assert not world.at_default(), controller.job.sentence
     assert passes * controller.interval_s <= 15.0 * MINUTE_S
-    controller.run(360)
+    controller.run(180)
     assert not world.at_default(), controller.job.sentence
     assert world.recent_s(200) <= default_s * (1.0 + BUDGET + 0.005)
