@@ -130,25 +130,17 @@ class GpuView:
         return ""
 
 
-PhaseKind = Literal["train", "evaluate", "other"]
+PhaseKind = Literal["train", "evaluate"]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Iterations of one shape: `shape` counts the operations of one GPU by kind. Where a job
-    reports none, `length` numbers phases that differ by the length of iterations (the first: 0).
-
-    `train` and `evaluate` are told apart by backwards; `other` is an unknown kind of work.
+    """Iterations of one shape: `shape` counts the operations of one GPU by kind, and names the
+    phase among those of its job; empty where a job reports none. Training has backwards.
     """
 
     kind: PhaseKind = "train"
     shape: str = ""
-    length: int = 0
-
-    @property
-    def key(self) -> str:
-        """Names it among the phases of its job; empty for the first of a job without shapes."""
-        return self.shape or (f"length {self.length}" if self.length else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,12 +124,12 @@ class _Track:
     @property
     def baseline(self) -> Baseline:
         """Of the present phase."""
-        return self.baselines[self.phase.key]
+        return self.baselines[self.phase.shape]
 
     @property
     def referred(self) -> _Referred:
         """Of the present phase."""
-        return self.references[self.phase.key]
+        return self.references[self.phase.shape]
 
     @property
     def setting(self) -> Setting:
@@ -158,7 +158,7 @@ class _Track:
 
     def ended(self, one: Iteration) -> EndedIteration:
         """An iteration as it guards promises: as reported, with nothing inferred."""
-        phase = (self.shape, (one.phase or self.phase).key)
+        phase = (self.shape, (one.phase or self.phase).shape)
         peer_s = max(one.peers_s.values(), default=None)
         return EndedIteration(one.began_s, one.duration_s, peer_s, phase)
 
@@ -302,7 +302,7 @@ class IterationStats:
 
     def _enter(self, track: _Track, phase: Phase, now_s: float) -> None:
         """Another phase has windows and a baseline of its own."""
-        new = phase.key not in track.baselines
+        new = phase.shape not in track.baselines
         # Where the store fails nothing has changed, and the next pass enters it.
         recalled = self._recall(shape_in(track.shape, phase)) if new else None
         track.phase, track.default_paces = phase, GpuPaces()
@@ -311,8 +311,8 @@ class IterationStats:
             while len(track.baselines) >= PHASES_MAX:
                 del track.references[next(iter(track.baselines))]
                 del track.baselines[next(iter(track.baselines))]
-            track.baselines[phase.key] = Baseline(recalled, now_s)
-            track.references[phase.key] = referred = _Referred()
+            track.baselines[phase.shape] = Baseline(recalled, now_s)
+            track.references[phase.shape] = referred = _Referred()
             if recalled is not None and math.isfinite(recalled.age_s):
                 referred.reference.recall(
                     math.log(recalled.window.time_mean_s),
@@ -488,4 +488,4 @@ def _timed(one: Iteration) -> Timed:
 
 def shape_in(shape: str, phase: Phase) -> str:
     """Names what a baseline is of. Training's shape has its microbatches in it."""
-    return shape if phase.kind == "train" else f"{shape} {phase.key}"
+    return shape if phase.kind == "train" else f"{shape} {phase.shape}"

@@ -39,14 +39,6 @@ class JobObservation:
     shape: str
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """Reports by entry of the policy, and those that belong to none."""
-
-    by_job: Mapping[str, list[ArrivedReport]]
-    unclaimed: tuple[ArrivedReport, ...]
-
-
 class Observer:
     """Keeps placements from look to look."""
 
@@ -88,11 +80,14 @@ class Observer:
         moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
 
-    def route(self, reports: Iterable[ArrivedReport], rates: Iterable[RateSample] = ()) -> Routed:
-        """Where owners say which GPUs an entry has, the name that a job gives itself does not
-        count, nor where the entry lists GPUs of other nodes; elsewhere it is all there is. Rates
-        stand for reports of all GPUs of their jobs. What such a job sends itself does not count:
-        two sources would number iterations twice.
+    def route(
+        self, reports: Iterable[ArrivedReport], rates: Iterable[RateSample] = ()
+    ) -> tuple[dict[str, list[ArrivedReport]], list[ArrivedReport]]:
+        """Reports by entry of the policy, and those that belong to none. Where owners say which
+        GPUs an entry has, the name that a job gives itself does not count, nor where the entry
+        lists GPUs of other nodes; elsewhere it is all there is. Rates stand for reports of all GPUs
+        of their jobs. What such a job sends itself does not count: two sources would number
+        iterations twice.
         """
         by_job: dict[str, list[ArrivedReport]] = {}
         unclaimed: list[ArrivedReport] = []
@@ -111,7 +106,7 @@ class Observer:
                 )
                 arrived = ArrivedReport(report, one.arrived_s, one.span_s)
                 by_job.setdefault(one.job, []).append(arrived)
-        return Routed(by_job, tuple(unclaimed))
+        return by_job, unclaimed
 
     def _is_elsewhere(self, entry: str, uuid: str) -> bool:
         """Whether the entry lists no GPU of that agent; the name of a node may be a lie."""

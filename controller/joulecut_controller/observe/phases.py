@@ -2,30 +2,20 @@
 
 The shape of an iteration is how many operations of each kind a GPU runs: a training step, an
 evaluation (forwards alone) and a step of more microbatches differ in it. A job that reports no
-operations shows another phase by iterations of another length. A phase begins once IN_ROW
-iterations in a row are of its shape, so that a single odd iteration (a checkpoint) is none. The
-same stream gives the same phases. Pure and bounded.
+operations has one phase. A phase begins once IN_ROW iterations in a row are of its shape, so that a
+single odd iteration (a checkpoint) is none. The same stream gives the same phases. Pure.
 """
 
-import math
 import statistics
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from joulecut_controller.chunk import robust
 from joulecut_controller.view import Phase
 from joulecut_engine.graph.pipeline import EVALUATION, Pipeline
 
 Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 FACTOR_MAX = 16.0  # of an iteration; beyond it the report is damaged, or another kind of iteration
 IN_ROW = 3  # one odd iteration is a pause, two may be a checkpoint and its upload
-LENGTHS = 32  # iterations whose lengths make the usual one
-# No clock that a budget allows makes an iteration this much longer or shorter, and usual noise of
-# single iterations stays within SPREADS deviations.
-LENGTH_RATIO, SPREADS = 1.25, 4.0
-LENGTHS_IN_ROW = 5  # lengths scatter, shapes do not
-ALIKE_RATIO = 1.15  # a known phase of about this length is the same one
 PHASES_MAX = 8  # of one job; the one not seen for longest is forgotten
 ONE_PART = ("1f1b", "gpipe")  # schedules with one part of the model per GPU
 TRAINING = frozenset(("backward", "input", "weight"))  # an evaluation runs none of them
@@ -44,19 +34,10 @@ def shape_of(operations: Mapping[str, Busy]) -> str:
 
 @dataclass(slots=True)
 class _Known:
-    """One phase: its usual iterations, and the time spent in it."""
+    """One phase, and the time spent in it."""
 
     phase: Phase
-    lengths_s: deque[float] = field(default_factory=lambda: deque(maxlen=LENGTHS))
     spent_s: float = 0.0
-
-    def fits(self, length_s: float, ratio: float) -> bool:
-        """Whether an iteration of this length is a usual one."""
-        if len(self.lengths_s) < LENGTHS_IN_ROW:
-            return True
-        usual_s, sd_s = robust(self.lengths_s)
-        most = max(math.log(ratio), SPREADS * sd_s / usual_s)
-        return abs(math.log(length_s / usual_s)) <= most
 
 
 class Phases:
@@ -65,8 +46,7 @@ class Phases:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._now: _Known | None = None
-        self._odd: list[tuple[str, float]] = []  # shape and length of the newest, where not usual
-        self._lengths = 0  # phases told apart by length so far
+        self._odd: list[str] = []  # shapes of the newest, where not usual
 
     @property
     def now(self) -> Phase:
@@ -84,56 +64,31 @@ class Phases:
         """Adds an iteration; whether it is one of the present phase."""
         shape = shape_of(operations)
         if self._now is None:
-            self._enter(shape, [length_s])
+            self._enter(shape)
         now = self._now
         assert now is not None
-        usual = shape == now.phase.shape if shape else now.fits(length_s, LENGTH_RATIO)
-        if usual or (not shape and now.phase.shape):  # an iteration whose operations were lost
+        usual = shape == now.phase.shape
+        if usual or not shape:  # an iteration whose operations were lost
             self._odd.clear()
-            now.lengths_s.append(length_s)
             now.spent_s += length_s
             return usual
-        self._odd.append((shape, length_s))
-        needed = IN_ROW if shape else LENGTHS_IN_ROW
-        newest = self._odd[-needed:]
-        self._odd = newest
-        if len(newest) < needed or any(one != shape for one, _ in newest):
+        self._odd = [*self._odd, shape][-IN_ROW:]
+        if self._odd != [shape] * IN_ROW:
             return False
-        lengths_s = [one for _, one in newest]
-        if not shape and max(lengths_s) > ALIKE_RATIO**2 * min(lengths_s):
-            return False  # they are not of one length either
-        self._enter(shape, lengths_s)
+        self._enter(shape)
         return True
 
-    def _enter(self, shape: str, lengths_s: list[float]) -> None:
-        found = self._of_shape(shape) if shape else self._of_length(statistics.median(lengths_s))
-        if found is None:
-            self._lengths += not shape
-            found = _Known(self._phase(shape))
-        key = found.phase.key
-        self._known.pop(key, None)
-        self._known[key] = found  # newest last
+    def _enter(self, shape: str) -> None:
+        found = self._known.pop(shape, None) or _Known(self._phase(shape))
+        self._known[shape] = found  # newest last
         while len(self._known) > PHASES_MAX:
             del self._known[next(iter(self._known))]
-        found.lengths_s.extend(lengths_s)
         self._now, self._odd = found, []
-
-    def _of_shape(self, shape: str) -> _Known | None:
-        return next((one for one in self._known.values() if one.phase.shape == shape), None)
-
-    def _of_length(self, length_s: float) -> _Known | None:
-        near = [
-            (abs(math.log(length_s / statistics.median(one.lengths_s))), one)
-            for one in self._known.values()
-            if not one.phase.shape and one.lengths_s
-        ]
-        apart, found = min(near, key=lambda pair: pair[0], default=(math.inf, None))
-        return found if apart <= math.log(ALIKE_RATIO) else None
 
     def _phase(self, shape: str) -> Phase:
         """Forwards alone are an evaluation where the job has trained, else what it is there for."""
         if not shape:
-            return Phase("train") if self._lengths == 1 else Phase("other", length=self._lengths)
+            return Phase()
         trained = any(_trains(known.phase.shape) for known in self._known.values())
         return Phase("evaluate" if trained and not _trains(shape) else "train", shape)
 
@@ -144,10 +99,10 @@ def _trains(shape: str) -> bool:
 
 def as_run(pipeline: Pipeline, phase: Phase) -> Pipeline:
     """The pipeline with as many microbatches as the phase has forwards, and nothing else where it
-    evaluates; as it is where a GPU has several parts of the model, or the work is unknown.
+    evaluates; as it is where a GPU has several parts of the model.
     """
     count = forwards(phase.shape)
-    if phase.kind not in ("train", "evaluate") or pipeline.schedule not in ONE_PART or not count:
+    if pipeline.schedule not in ONE_PART or not count:
         return pipeline
     if phase.kind == "train":
         return replace(pipeline, microbatches=count)

@@ -63,7 +63,7 @@ def _why_not_lower(
         least = "policy's clocks.min_mhz" if one.clock_mhz == min_mhz else "lowest clock known"
         return "floor", f"{waits}; {one.clock_mhz} MHz is the {least}"
     goal_s = comparison.goal.deadline_s * (1.0 + ROUNDING)
-    late_s = comparison.ratio * (after.held_s + one.lower.time_s - goal_s)
+    late_s = comparison.ratio * (after.mean_s + one.lower.time_s - goal_s)
     then = f"{waits}; {step.clock_mhz} MHz would"
     if late_s > 0.0:
         return "deadline", f"{then} be {_time(late_s)} late"

@@ -21,7 +21,6 @@ from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter import Noise, Spread
-from joulecut_engine.optimize.jitter_margin import of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
     ChangeLimits,
@@ -48,8 +47,7 @@ class Evaluation:
     operations_j: float
     busy_s: tuple[float, ...]  # by stage
     problem: Problem
-    mean_s: float  # with jitter; `iteration_time_s` is computed from mean times
-    held_s: float  # with jitter: the statistic that the deadline applies to
+    mean_s: float  # with jitter, what the deadline applies to; the other is of mean times
 
     def energy_j(self, time_s: float) -> float:
         """Energy of an iteration that lasts `time_s`, waiting included, in joules."""
@@ -113,7 +111,6 @@ def evaluate(costs: Costs, clocks: Clocks, *, uniform: bool = False) -> Evaluati
         start_s=start_s,
         iteration_time_s=time_s,
         mean_s=time_s,
-        held_s=time_s,
         operations_j=sum(option.energy_j for option in options),
         busy_s=tuple(sum(options[i].time_s for i in order) for order in problem.graph.order),
         problem=problem,
@@ -153,8 +150,7 @@ def with_jitter(made: Evaluation, costs: Costs, jitter: Noise) -> Asking[Evaluat
         return made
     spread: Spread = yield Times(costs, jitter, made.options)
     # A mean of draws may be slightly below the time on mean times; it counts no less than that.
-    mean_s = max(made.iteration_time_s, spread.mean_s)
-    return replace(made, mean_s=mean_s, held_s=max(mean_s, of(spread, "mean")))
+    return replace(made, mean_s=max(made.iteration_time_s, spread.mean_s))
 
 
 # By name, from what needs no change to a job to what needs most; with how many changes.

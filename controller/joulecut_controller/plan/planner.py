@@ -273,7 +273,7 @@ def _as_before(
     if kept is None or asked is None:
         return comparison, answer, ""
     gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
-    late = kept.held_s > comparison.goal.deadline_s * (1.0 + ROUNDING)
+    late = kept.mean_s > comparison.goal.deadline_s * (1.0 + ROUNDING)
     again = not late and gain < IMPROVEMENT_RATIO_MIN
     over = comparison.real_s(kept if again else asked) / comparison.promised_s
     if 1.0 < over <= 1.0 + FIT_RATIO:
@@ -315,7 +315,7 @@ def _compare(
     carried = state.clocks is None or _carried(inputs, state)
     limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
     # Clocks that were measured are judged by that.
-    fits = carried and not late and (comparison.pace.holds or before.held_s <= limit_s)
+    fits = carried and not late and (comparison.pace.holds or before.mean_s <= limit_s)
     after = yield from comparison.appraised(new)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
@@ -329,7 +329,7 @@ def _compare(
     daring = state.clocks is not None and _dares(inputs, comparison, before, after)
     worse = early or daring or gain < IMPROVEMENT_RATIO_MIN
     if inputs.allotted_s is not None:  # clocks that are too fast draw too much
-        worse &= before.held_s >= (1.0 - ALLOTTED_ROOM) * comparison.goal.deadline_s
+        worse &= before.mean_s >= (1.0 - ALLOTTED_ROOM) * comparison.goal.deadline_s
     if same or (fits and worse and not (new == held and slower)):
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None

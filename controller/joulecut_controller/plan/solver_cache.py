@@ -14,7 +14,7 @@ from joulecut_controller.plan.jitter import STILL
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter import Noise, Spread, Trials, draws_of, judge_of
-from joulecut_engine.optimize.jitter_margin import Solves, assured, of
+from joulecut_engine.optimize.jitter_margin import Solves, assured
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
     ChangeLimits,
@@ -158,4 +158,4 @@ class SolverCache:
             return none.with_traceback(None)
         if found.met:
             return found.plan
-        return Infeasible(found.target_s, of(found.spread, "mean"))
+        return Infeasible(found.target_s, found.spread.mean_s)

@@ -222,7 +222,7 @@ class JobBreaker:
             breaker.see_default(ended)
         for phase, alike in groupby(ended, key=lambda one: one.phase):
             # What an earlier controller measured counts until this one has seen default clocks.
-            known = measured.baseline if phase[1] == measured.phase.key else None
+            known = measured.baseline if phase[1] == measured.phase.shape else None
             reference = breaker.reference(phase) or known
             if reference is None:
                 continue

@@ -503,12 +503,14 @@ class Reconciler:
         if not self._cluster.seen.begun:
             return
         reports, self._reports = self._reports, ()
-        routed = self._services.observer.route(reports, self._rates.take() if self._rates else ())
-        self._cluster.unclaimed((one.report.job, one.report.uuid) for one in routed.unclaimed)
+        by_job, strays = self._services.observer.route(
+            reports, self._rates.take() if self._rates else ()
+        )
+        self._cluster.unclaimed((one.report.job, one.report.uuid) for one in strays)
         unclaimed = self._elsewhere.setdefault("", {})
-        unclaimed |= {one.report.uuid: one for one in routed.unclaimed}
+        unclaimed |= {one.report.uuid: one for one in strays}
         own: dict[str, list[ArrivedReport]] = {}
-        for name, arrived in routed.by_job.items():
+        for name, arrived in by_job.items():
             if self._services.claims.has(name):
                 own[name] = [*self._elsewhere.pop(name, {}).values(), *arrived]
             else:

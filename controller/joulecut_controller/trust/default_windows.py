@@ -222,7 +222,7 @@ class DefaultWindows:
                 known = _under_plan(seen)
                 ran = seen.chunk.ran if known and seen.chunk else 0
                 promised_j = ran * seen.plan.saved_j if seen.plan else 0.0
-                kind = (seen.shape, seen.measured.phase.key)
+                kind = (seen.shape, seen.measured.phase.shape)
                 self._saved.add(kind, seen.now_s, passed_s, ran, promised_j)
         if not self._enforced or seen.iteration_s is None:
             return
@@ -249,7 +249,7 @@ class DefaultWindows:
         early = ""
         if running.shape != seen.shape:
             early = REASONS["shape"]
-        elif running.phase != seen.measured.phase.key:
+        elif running.phase != seen.measured.phase.shape:
             early = REASONS["phase"]
         elif running.asker != "holdout":
             early = "" if self._enforced else "the job is not enforced now"
@@ -333,7 +333,7 @@ class DefaultWindows:
             "holdout",
             sentence,
             seen.shape,
-            seen.measured.phase.key,
+            seen.measured.phase.shape,
             ends_s=seen.now_s + until_unix_s - unix_s,
             generation=generation,
             slot=slot,
@@ -363,7 +363,7 @@ class DefaultWindows:
             asker,
             sentence,
             seen.shape,
-            seen.measured.phase.key,
+            seen.measured.phase.shape,
             ends_s=math.inf,
             generation=seen.plan.generation if seen.plan else 0,
         )
@@ -388,7 +388,7 @@ class DefaultWindows:
             return None
         schedule, running, warm_up_s = self._schedule, self._running, _warm_up_s(self._verify)
         generation = seen.plan.generation if arm == "plan" and seen.plan else 0
-        of = (arm, seen.shape, measured.phase.key, measured.since_s, generation)
+        of = (arm, seen.shape, measured.phase.shape, measured.since_s, generation)
         settled = measured.settled and seen.now_s - measured.since_s >= min(SETTLING_S, warm_up_s)
         if arm == "default":
             if running is None or running.asker != "holdout":

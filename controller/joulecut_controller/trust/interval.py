@@ -4,9 +4,7 @@ The mean may move meanwhile: with the hour of the day, or as a job's work change
 counts for its share of the period, and scatter is what a value is off the straight line between its
 neighbours (Gasser, Sroka, Jennen-Steinmetz, "Residual variance and residual pattern in nonlinear
 regression", Biometrika 73, 1986). Values that share a part of their measurement are joined to
-blocks first, which hardly do (batch means). Noise that lasts longer than the way from one value to
-the next is in neighbours alike and does not show between them, so blocks grow, up to two hours,
-for as long as larger ones say that the mean is less certain.
+blocks first, which hardly do (batch means).
 """
 
 import math
@@ -20,7 +18,6 @@ CONFIDENCE = 0.95
 LOCAL_MIN = 6  # fewer have too few neighbours: their whole spread counts, which is no less
 BLOCK_PER_SHARED = 6  # a twelfth of the variance of blocks is shared then
 BLOCKS_MIN = 12
-BLOCK_S_MAX = 7200.0  # noise lasts for minutes; over hours the mean itself moves
 COUNT_GROWTH = 1.05  # how finely a number of values to come is found
 GAPS_MAX = 2.0  # over the usual distance: a longer gap is a pause, and no value stands for it
 
@@ -69,12 +66,6 @@ def mean_interval(
     """
     size = max(1, min(BLOCK_PER_SHARED * shared, len(sample) // BLOCKS_MIN))
     mid, stderr, degrees = _block_mean(at_s, sample, weights, size, floor_sd)
-    gap_s = float(np.median(np.diff(np.array(at_s))))
-    while len(sample) // (2 * size) >= BLOCKS_MIN and 2 * size * gap_s <= BLOCK_S_MAX:
-        _, wider, fewer = _block_mean(at_s, sample, weights, 2 * size, floor_sd)
-        if wider <= stderr * (1.0 + 1.0 / math.sqrt(2.0 * fewer)):  # their own doubt
-            break
-        size, stderr, degrees = 2 * size, wider, fewer
     half = _student_factor(degrees) * stderr
     return Interval(mid, mid - half, mid + half)
 

@@ -57,7 +57,7 @@ FAULT = Answer(node=a.TEXT, source=a.TEXT, text=a.TEXT, count=a.COUNT, age_s=a.N
 # The kind of work now, with the operations of one GPU in an iteration (empty where none are
 # reported), the seconds of iterations by kind, and how much the work of an iteration varies.
 PHASE = Answer(
-    kind=Key({"enum": ["train", "evaluate", "other"]}).at("phase.kind"),
+    kind=Key({"enum": ["train", "evaluate"]}).at("phase.kind"),
     operations=a.TEXT.at("phase.shape"),
     seconds_by_kind=a.NUMBERS.at(lambda shown: dict(shown.phases_s)),
     work_sd_ratio=a.NUMBER.at(lambda shown: shown.baseline and shown.baseline.work_sd_ratio),

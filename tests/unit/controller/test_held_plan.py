@@ -38,7 +38,7 @@ class JobBench:
         observer, policy, now_s = self.context.observer, self.world.policy(), self.world.now_s
         state = self.world.observe(now_s)
         observer.arrange(policy, state, now_s)
-        reports = observer.route(self.world.take_reports()).by_job.get(self.world.job, [])
+        reports = observer.route(self.world.take_reports())[0].get(self.world.job, [])
         stats = self.rollout._stats
         observation, view = observer.look(policy.jobs[0], state, reports, now_s, stats=stats)
         return view, observation

@@ -257,7 +257,7 @@ class Watching:
         )
         state = FleetState((self.node,), tuple(known.values()))
         self.observer.arrange(self.policy, state, self.now_s)
-        routed = self.observer.route(reports).by_job
+        routed, _ = self.observer.route(reports)
         seen = {
             job.name: self.observer.look(
                 job,

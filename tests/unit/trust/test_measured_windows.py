@@ -190,7 +190,7 @@ def test_checkpoints_and_evaluations_are_no_part_of_it(
         if n in between:
             job.pause(pause_s)
         if n in inside:
-            job.checkpoint(max(pause_s, iteration_s))
+            job.checkpoint(max(pause_s, 2.0 * iteration_s))
         else:
             job.iterate(iteration_s * chance.gauss(1.0, 0.01))
     made = job.figures()
