@@ -5,10 +5,13 @@ Each is a name with what would stand in its place without it. The product has no
 
 import statistics
 
+from joulecut_controller.observe import measurement_window
+from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.plan import goal, pace, planner
 from joulecut_controller.plan.jitter import STILL
 from joulecut_controller.plan.planning_input import Lateness, PlannerState
 from joulecut_controller.reconcile import training_samples
+from joulecut_controller.reference import reference
 
 Replaced = tuple[object, str, object]
 
@@ -17,6 +20,13 @@ MECHANISMS: dict[str, tuple[Replaced, ...]] = {
     "suspension": ((PlannerState, "after", lambda state, *_: state.at_default()),),
     # Plans keep the deadline under the job's jitter.
     "jitter": ((planner, "jitter_of", lambda *_: STILL),),
+    # Jitter of operations is told apart from that of whole iterations.
+    "variance": ((measurement_window, "ratios", lambda _: None),),
+    # The reference learns how fast default clocks walk, and the noise of a young job again.
+    "walk": ((reference.Reference, "_learn_walk", lambda _: None),),
+    "begins": ((reference, "BEGINS", (8,)),),
+    # GPUs that shift while clocks change are found.
+    "since": ((GpuPaces, "_since", lambda *_: None),),
     # Better clocks wait until the held ones are measured, and keep the deadline with certainty.
     "early": ((planner, "_early", lambda *_: False),),
     "dares": ((planner, "_dares", lambda *_: False),),
