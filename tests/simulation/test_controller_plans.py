@@ -1,8 +1,12 @@
 """What the solver offers to a running job: margins, waiting, a power budget, other schedules."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
+from at_once import AtOnce
 from enforced import PASSES_TO_PLAN, enforcing
 from worlds import Controller, World, few_points
 
@@ -13,6 +17,8 @@ from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile,
 from joulecut_engine.graph.shape import chunks_of, part_of
 from joulecut_engine.money import Prices
 from joulecut_engine.optimize.problem import Problem, Solution
+
+T = TypeVar("T")
 
 
 def test_a_straggler_is_waited_for_and_its_recovery_is_not(
@@ -40,6 +46,49 @@ def test_a_straggler_is_waited_for_and_its_recovery_is_not(
     assert took <= 3
     controller.run(15)
     assert world.recent_s() <= alone_s * 1.005
+
+
+class Busy(AtOnce):
+    """Answers nothing from `busy` on until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy, self._asked = False, list[Callable[[], None]]()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        if not self.busy:
+            return super().submit(fn, *args, **kwargs)
+        done: Future[T] = Future()
+        self._asked.append(lambda: done.cancelled() or done.set_result(fn(*args, **kwargs)))
+        return done
+
+    def answer(self) -> None:
+        self.busy = False
+        for one in self._asked:
+            one()
+
+
+def test_clocks_for_a_straggler_do_not_outlive_it_while_the_solver_is_busy(
+    world: World, store: DatabaseStore
+) -> None:
+    planners = Busy()
+    controller = Controller(world, store, world.policy(), planners=planners)
+    controller.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
+    controller.run(15)
+    alone_s = world.recent_s()
+    world.peer_s = alone_s * 1.15
+    controller.run(20)
+    assert "is waited for" in controller.job.applied.reason
+    planners.busy, world.peer_s = True, 0.0
+    policy = world.policy(slo=Slo(max_slowdown=0.03), digest="2")  # another question
+    controller.source.put(policy)
+    assert controller.run(6, until=world.at_default) <= 3
+    assert controller.job.sentence.startswith("the sibling waited for is fast again")
+    planners.answer()
+    controller.run(10, until=lambda: not world.at_default())
+    assert not world.at_default(), controller.job.sentence
+    controller.run(15)
+    assert world.recent_s() <= alone_s * 1.015
 
 
 def test_layerwise_synchronisation_gets_no_credit_for_waiting(

@@ -185,6 +185,10 @@ class JobPlanning:
             decision = decision and as_predicted(decision, begun.inputs)
         except (ValueError, ArithmeticError) as error:
             decision = given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
+        peer_s, goal = inputs.job.measured.peer_iteration_time_s, state.goal
+        if decision is None and peer_s is None and goal is not None and goal.waits and state.clocks:
+            words = "the sibling waited for is fast again: default clocks until a plan is made"
+            decision = given_up(state, Veto("phase", words))
         if decision is None:
             self._under_way = begun
             self._planners.turns.unanswered(self.name)

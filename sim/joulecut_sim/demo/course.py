@@ -300,7 +300,7 @@ class Course:
             return
         self._say(
             "hold-outs: default clocks in windows at random times measure the saving, as on a real "
-            "cluster; a first interval takes some five minutes"
+            "cluster; a first interval takes five to ten minutes"
         )
         layout.write_policy(self._folder, self._settings, "enforce", SLOWDOWN, holdouts=True)
         self.watch.run(self._phases.holdouts_s, until=lambda: self._saving() is not None)

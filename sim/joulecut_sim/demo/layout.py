@@ -19,8 +19,8 @@ INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
 SAMPLE_S = 0.25
 TTL_S = 6.0  # the GPUs of a killed controller are reset within this
 MIN_DWELL, CURRENCY = "1s", "USD"
-# Three hold-outs in some five minutes. What a simulated operation costs depends on no temperature,
-# so the warm-up waits for clocks alone.
+# Three hold-outs in five to ten minutes. What a simulated operation costs depends on no
+# temperature, so the warm-up waits for clocks alone.
 HOLDOUTS = "{holdout: 33%, window: 25s, warm_up: 5s}"
 SET_LATENCY_S, SET_LATENCY_SPREAD_S = 0.02, 0.02  # assumed: an A100 with a recent driver
 
