@@ -240,11 +240,11 @@ class Relaxer:
     ) -> _Point:
         """One predictor and one corrector with the same factors."""
         rows = self.network.size
-        start, end, flow, *_, open_flow, open_slack = point
+        start, end, flow, spare, over, under, open_flow, open_slack = point
         span = self._spans(start, end, 1.0, deadline)
         knees, short = point[2:6], self._knee - (end - start[:-1])
-        theta = np.empty_like(flow)
-        _answer(knees, theta)
+        theta, moves = np.empty_like(flow), np.zeros((3, *flow.shape))
+        _pull(knees, 0.0, moves, short, theta)
         per_slack = 1.0 / open_slack
         open_theta = open_flow * per_slack
         own = theta.sum(axis=0) + open_theta[:rows]
@@ -255,7 +255,6 @@ class Relaxer:
         matrix = self._factors(step)
         # Towards products of 0.
         d_start, d_end = self._direction(matrix, step)
-        moves = np.zeros((3, *flow.shape))
         closes, drains = _moves(knees, theta, short, 0.0, moves, d_end - d_start[:-1])
         d_slack = self._spans(d_start, d_end, 0.0, 0.0) + span - open_slack
         d_open = -open_flow * (1.0 + d_slack * per_slack)
@@ -265,7 +264,7 @@ class Relaxer:
         ahead += float(((open_flow + far * d_open) * (open_slack + near * d_slack)).sum())
         target = max(left * (max(0.0, ahead) / left) ** 3, TARGET_MIN * tolerance) / pairs
         # Towards products of `target`, curvature included.
-        _pull(knees, target, moves, short)
+        _pull(knees, target, moves, short, theta)
         change = change + (target - d_open * d_slack) * per_slack
         step = step._replace(constant=theta * short, open_constant=change)
         d_start, d_end = self._direction(matrix, step)
@@ -278,10 +277,14 @@ class Relaxer:
         far = _reach(1e-30, drains, -d_open / open_flow)
         reach = min(STEP_MAX, max(STEP_MIN, 1.0 - left))
         near, far = min(1.0, reach * near), min(1.0, reach * far)
+        d, du, dv = moves
         return _Point(
             start + near * d_start,
             end + near * d_end,
-            *_moved(knees, moves, near, far),
+            flow + far * d,
+            spare - far * d,
+            over + near * du,
+            under + near * dv,
             open_flow + far * d_open,
             open_slack + near * d_slack,
         )
@@ -364,25 +367,17 @@ _Knees = tuple[Floats, Floats, Floats, Floats]  # flow, spare, over and under, (
 
 
 @compiled
-def _answer(knees: _Knees, theta: Floats) -> None:
-    """Writes how much the flow of each knee answers to its duration."""
+def _pull(knees: _Knees, target: float, moves: Floats, short: Floats, theta: Floats) -> None:
+    """Writes how much the flow of each knee answers to its duration, and adds to what the knee is
+    short of what products of `target` pull at it, curvature of the last moves included."""
     flow, spare, over, under = knees
+    d, du, dv = moves
     for k in range(flow.shape[0]):
         for i in range(flow.shape[1]):
             one, other = flow[k, i], spare[k, i]
             theta[k, i] = one * other / (over[k, i] * one + under[k, i] * other)
-
-
-@compiled
-def _pull(knees: _Knees, target: float, moves: Floats, short: Floats) -> None:
-    """Adds to what each knee is short of what products of `target` pull at it, curvature of the
-    first moves included."""
-    flow, spare, _, _ = knees
-    d, du, dv = moves
-    for k in range(flow.shape[0]):
-        for i in range(flow.shape[1]):
-            short[k, i] += (target - d[k, i] * dv[k, i]) / flow[k, i]
-            short[k, i] -= (target + d[k, i] * du[k, i]) / spare[k, i]
+            short[k, i] += (target - d[k, i] * dv[k, i]) / one
+            short[k, i] -= (target + d[k, i] * du[k, i]) / other
 
 
 @compiled
@@ -418,14 +413,6 @@ def _ahead(knees: _Knees, moves: Floats, near: float, far: float) -> float:
             total += (flow[k, i] + far * d[k, i]) * (under[k, i] + near * dv[k, i])
             total += (spare[k, i] - far * d[k, i]) * (over[k, i] + near * du[k, i])
     return total
-
-
-@compiled
-def _moved(knees: _Knees, moves: Floats, near: float, far: float) -> _Knees:
-    """The knees after so much of a step."""
-    flow, spare, over, under = knees
-    d, du, dv = moves
-    return flow + far * d, spare - far * d, over + near * du, under + near * dv
 
 
 def _pairs(tails: Ints) -> tuple[Ints, Ints]:
