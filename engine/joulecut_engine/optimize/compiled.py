@@ -71,5 +71,5 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 def kept() -> bool:
     """Whether an earlier run has left machine code on disk; also true where nothing compiles."""
-    places = {f.stats.cache_path for f in _compiled if hasattr(f, "stats")}
+    places = {loop.stats.cache_path for loop in _compiled}
     return not places or any(place and any(Path(place).glob("*.nbi")) for place in places)

@@ -2,8 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property, partial
-from itertools import accumulate
+from functools import cached_property
 
 import numpy as np
 
@@ -31,17 +30,7 @@ def off_path(problem: Problem) -> Clocks:
     leaves the fastest end reachable with everything after it at full speed. Own reading of the
     rule; the original also moves microbatches, which this does not.
     """
-    menus = problem.measured or problem.options
-    stages = [operation.stage for operation in problem.graph.operations]
-    made: dict[tuple[int, int], tuple[list[float], Clocks]] = {}  # times, and the best within each
-    for stage, menu in zip(stages, menus, strict=True):
-        if (stage, id(menu)) not in made:
-            ordered = sorted(menu, key=lambda o: (o.time_s, o.energy_j))
-            power_w = problem.blocking_power_w[stage]
-            best = tuple(accumulate(ordered, partial(_cheaper, power_w=power_w)))
-            made[stage, id(menu)] = [one.time_s for one in ordered], best
-    within = [made[stage, id(menu)] for stage, menu in zip(stages, menus, strict=True)]
-    clocks = [best[0] for _, best in within]
+    clocks = [menu[0] for menu in problem.options]
     limit_s, _ = makespan(problem, clocks)
     seconds = np.array([one.time_s for one in clocks])
     after_s = (levels_of(problem.graph).around(seconds)[1] - seconds).tolist()  # from its end on
@@ -49,17 +38,12 @@ def off_path(problem: Problem) -> Clocks:
     for first, second in problem.graph.edges:
         before[second].append(first)
     end_s: list[float] = []
-    for i, (times_s, best) in enumerate(within):
+    for i, menu in enumerate(problem.options):  # each slower option costs less
         start_s = max((end_s[j] for j in before[i]), default=0.0)
         room_s = limit_s * (1 + EXACT) - after_s[i] - start_s
-        clocks[i] = best[max(0, bisect_right(times_s, room_s) - 1)]
+        clocks[i] = menu[max(0, bisect_right(menu, room_s, key=lambda o: o.time_s) - 1)]
         end_s.append(start_s + clocks[i].time_s)
     return tuple(clocks)
-
-
-def _cheaper(one: ClockOption, other: ClockOption, power_w: float) -> ClockOption:
-    """Of two options the one of less effective cost; of equals the first."""
-    return min(one, other, key=lambda option: option.effective_cost_j(power_w))
 
 
 class RulesOfThumb:
