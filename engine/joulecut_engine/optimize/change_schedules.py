@@ -189,10 +189,12 @@ class ChangeSchedules:
         name = keys.tobytes()
         if name in self._known[stage]:
             return self._known[stage][name].keys
-        latest, change = self._open[stage][1], (limits.cost_s, limits.cost_j)
         seconds = np.empty(len(keys))
-        count, cost_j = _laid(keys, line.seconds, line.cost_j, latest, *change, seconds)
-        if count > limits.per_iteration or not math.isfinite(cost_j):
+        count = _laid(keys, line.seconds, self._open[stage][1], limits.cost_s, seconds)
+        if not 0 <= count <= limits.per_iteration:
+            return None
+        cost_j = float(line.cost_j[np.arange(len(keys)), keys].sum()) + limits.cost_j * count
+        if not math.isfinite(cost_j):
             return None
         if self._dwells and count and not self._spacings[stage].kept(keys, _changes(keys)):
             return None
@@ -349,31 +351,19 @@ class ChangeSchedules:
 
 
 @compiled
-def _laid(
-    keys: Keys,
-    seconds: Floats,
-    cost_j: Floats,
-    latest: Ints,
-    change_s: float,
-    change_j: float,
-    taken_s: Floats,
-) -> tuple[int, float]:
-    """Writes what each operation takes; answers how often the clock changes and what all cost:
-    infinite where a clock is none of this GPU's or a stretch is late by itself."""
-    size, begin, count, total_j = len(keys), 0, 0, 0.0
+def _laid(keys: Keys, seconds: Floats, latest: Ints, change_s: float, taken_s: Floats) -> int:
+    """Writes what each operation takes; answers how often the clock changes, -1 where a clock is
+    none of this GPU's or a stretch is late by itself."""
+    size, begin, count = len(keys), 0, 0
     for k in range(size):
         now, was = keys[k], keys[k - 1 if k > 0 else size - 1]
-        if now < 0:
-            return 0, np.inf
+        if now < 0 or (k > 0 and now != was and latest[begin, keys[begin]] < k):
+            return -1
         taken_s[k] = seconds[k, now]
-        total_j += cost_j[k, now]
-        if now == was:
-            continue
-        if k > 0 and latest[begin, keys[begin]] < k:
-            return 0, np.inf
-        taken_s[k] += change_s
-        begin, count, total_j = k, count + 1, total_j + change_j
-    return count, np.inf if latest[begin, keys[begin]] < size else total_j
+        if now != was:
+            begin, count = k, count + 1
+            taken_s[k] += change_s
+    return -1 if latest[begin, keys[begin]] < size else count
 
 
 def _changes(keys: Keys) -> Ints:
