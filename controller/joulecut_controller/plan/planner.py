@@ -73,9 +73,9 @@ ALLOTTED_ROOM = 0.005
 
 # Clocks that keep their deadline are replaced by better ones after so many iterations, which show
 # what they cost, and no more often than this: sixty times an hour at most. First clocks by a wide
-# band leave more of the slowdown allowed than this share, and do not wait as long.
+# band use less than this share of the slowdown allowed, and do not wait as long.
 BETTER_ITERATIONS, BETTER_S = 32, 60.0
-FAR_SHARE = 0.5
+FAR_SHARE = 0.8
 
 Verdict = Literal["default", "keep", "change"]
 

@@ -11,6 +11,7 @@ clock. Ridge regression and nearest neighbours did no better where a job is left
     estimator = FromOtherJobs(works, {kind: model.shares(counters)}, clocks_mhz, voltages)
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -220,7 +221,7 @@ class OtherJobs:
             self._forest = forest(rows, off)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
-            self._sure = max(0.0, float(np.quantile(self._errors[:, 0], SURE)))
+            self._sure = max(0.0, _sure(workloads, self._errors[:, 0]))
 
     def voltage(self, card: str, top_mhz: float) -> Voltage:
         """Of a card, by the jobs measured on it, else by public sweeps."""
@@ -266,6 +267,18 @@ def _left_out(rows: Floats, off: Floats, fold: NDArray[np.int64]) -> Floats:
         if len(set(fold[others].tolist())) >= ROWS_MIN:
             found[~others] = forest(rows[others], off[others]).predict(rows[~others])
     return found
+
+
+def _sure(workloads: Sequence[str], errors: Floats) -> float:
+    """What the error of the next workload stays below with a chance of SURE: a conformal quantile
+    of the mean error of each, which is the largest of few.
+    """
+    found: dict[str, list[float]] = {}
+    for workload, error in zip(workloads, errors.tolist(), strict=True):
+        found.setdefault(workload, []).append(error)
+    means = sorted(math.fsum(each) / len(each) for each in found.values())
+    rank = min(len(means), math.ceil(SURE * (len(means) + 1)))
+    return means[rank - 1]
 
 
 def _by_workload(workloads: Sequence[str], left: Floats) -> dict[str, tuple[float, float]]:
