@@ -75,7 +75,7 @@ ALLOTTED_ROOM = 0.005
 # what they cost, and no more often than this: sixty times an hour at most. First clocks by a wide
 # band use less than this share of the slowdown allowed, and do not wait as long.
 BETTER_ITERATIONS, BETTER_S = 32, 60.0
-FAR_SHARE = 0.8
+FAR_SHARE = 0.75
 
 Verdict = Literal["default", "keep", "change"]
 
