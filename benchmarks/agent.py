@@ -39,7 +39,7 @@ GPUS = 8
 WARM_SCRAPES = 20
 GROWTH_MIB = 1.0  # a page here and there is the allocator's; 1e6 samples of 1 byte would be this
 ACCEPT = "application/openmetrics-text;version=1.0.0"  # what Prometheus would rather have
-LOOK_S = 0.003  # for a write that was waited for; when it was is the driver's own record
+POLL_S = 0.003  # for a write that was waited for; when it was is the driver's own record
 FAST_INTERVAL_S = 0.002  # a tick of eight takes about one millisecond
 MEMORY = Path("/dev/shm")  # a file system without a disk
 # An agent whose configuration would be refused: the interval is below what makes sense on a node.
@@ -216,7 +216,7 @@ def marks(node: RunningAgent, fake: FakeNvml, count: int, pause_s: float = 0.11)
         assert reporter.mark("begin", kind, 0, number // GPUS)
         while fake.writes_seen() == writes:
             assert time.monotonic() - began_s < 5.0, (number, node.log[-500:])
-            time.sleep(LOOK_S)  # a look that took the driver's lock, or the core, would be measured
+            time.sleep(POLL_S)  # a look that took the driver's lock, or the core, would be measured
         found.append(fake.written_s(writes) - began_s)
         if writes > 900:
             fake.forget_writes()

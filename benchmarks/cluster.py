@@ -45,7 +45,7 @@ from joulecut_sim.skus import find  # noqa: E402
 CARD = "a100-sxm"
 GPUS = 8
 STAGES = 8
-LOOK_S = 1.0  # a look at 20,000 GPUs takes 50 ms of the agents' process
+POLL_S = 1.0  # a look at 20,000 GPUs takes 50 ms of the agents' process
 TAKEOVER_AFTER_S = 45.0  # by then the standby has read the agents and the learning state
 STORY = 12  # events of a job that is not held
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -183,7 +183,7 @@ class Cluster:
         self.controllers = [self.controlled("ready")]
         self.controllers += [self.controlled("standby") for _ in range(self.args.controllers - 1)]
         while self.stats()["watched"] < len(self.names):
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         self.connected_s = time.monotonic() - begun_s
         return self
 
@@ -220,7 +220,7 @@ class Cluster:
             epochs = self.stats()["epochs"]
             if all(epochs[name] > epoch for name in lost):
                 return time.monotonic() - begun_s
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return float("inf")
 
     def __exit__(self, *_: object) -> None:
@@ -301,7 +301,7 @@ class Cluster:
             self.look()
             if all(self.arrivals[name].held_s for name in self.started):
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return False
 
     def say_stories(self, names: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds")
 from timed_agents import TimedWorld, Timing
 from worlds import Controller
 
-from joulecut_controller.plan.granularity import Rung
+from joulecut_controller.plan.granularity import GranularityChoice
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import ClockPolicy, Slo
 from joulecut_controller.store.database import open_store
@@ -137,14 +137,14 @@ def run(
         top = {world.sku.clock_max_mhz}
         default = statistics.fmean(set(at.values()) == top for *_, at in world.history[begun:])
         spent_w = (sum(world._energy.values()) - energy_j) / (world.now_s - begun_s)
-        rung, plan, plans = controller.job.rung, controller.job.applied, len(controller.plans())
+        choice, plan, plans = controller.job.choice, controller.job.applied, len(controller.plans())
         store.close()
     default_s, default_j = _default(world, iterations)
     saved_ratio = 1.0 - spent_w * statistics.fmean(seconds) / default_j
-    steps = list(_predicted(world, budget, noise, rung, plan))
+    steps = list(_predicted(world, budget, noise, choice, plan))
     steps.append((f"{default:.0%} of iterations at default clocks", (1 - default) * steps[-1][1]))
     return Found(
-        rung.name,
+        choice.name,
         saved_ratio,
         possible_ratio(world, budget),
         statistics.fmean(seconds) / statistics.fmean(default_s) - 1.0,
@@ -156,14 +156,14 @@ def run(
 
 
 def _predicted(
-    world: TimedWorld, budget: float, noise: float, rung: Rung, running: Plan | None
+    world: TimedWorld, budget: float, noise: float, choice: GranularityChoice, running: Plan | None
 ) -> Iterator[tuple[str, float]]:
     """What the solver promises with one limit of the running job after another."""
     asked = problem(world.pipeline, world.profile(), world.sku.blocking_power_w)
-    fastest, limits = baseline(asked), rung.limits
+    fastest, limits = baseline(asked), choice.limits
     goal = Goal(fastest.iteration_time_s * (1.0 + budget))
     yield "a clock per operation", possible_ratio(world, budget)
-    if not rung.timed:
+    if not choice.timed:
         return
     for name, granted in (
         (f"{limits.per_iteration} changes of a GPU", replace(limits, min_dwell_s=0.0)),

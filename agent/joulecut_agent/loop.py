@@ -148,10 +148,10 @@ class Agent:
         parts.window.follow()
         parts.schedules.follow_leases()
         if parts.sampler.latest():
-            # Under a lease every picture is checked.
-            for picture in parts.sampler.recent()[0 if self._holds else -1 :]:
-                parts.drift_watch.look(picture.snapshot)
-                parts.schedules.on_reading(picture.snapshot)
+            # Under a lease every reading is checked.
+            for reading in parts.sampler.recent()[0 if self._holds else -1 :]:
+                parts.drift_watch.check(reading.snapshot)
+                parts.schedules.on_reading(reading.snapshot)
         parts.slowdown_file.write(parts.drift_watch.slowdown_notices())
         self._notifier.alive(self._status_line())
 
@@ -159,8 +159,8 @@ class Agent:
         parts, status, now_s = self._parts, self._supervisor.client.status, time.monotonic()
         if parts.window.left_s:
             return "released: no device is read or set"
-        picture = parts.sampler.known()
-        read = len(picture.snapshot.gpus) if picture else 0
+        reading = parts.sampler.known()
+        read = len(reading.snapshot.gpus) if reading else 0
         held = sum(status.lease(uuid, now_s) is not None for uuid in status.slots) if status else 0
         why = f"; {status.stopped}" if status and status.stopped else ""
         return f"{read} of {len(parts.sampler.gpus)} GPUs measured, {held} under a lease{why}"

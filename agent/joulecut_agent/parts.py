@@ -137,7 +137,7 @@ class Parts:
         return Registry(
             self._settings.attribution,
             gpus=lambda: self.sampler.gpus,
-            seen=lambda: picture.by_uuid if (picture := self.sampler.known()) else {},
+            seen=lambda: reading.by_uuid if (reading := self.sampler.known()) else {},
             reports=lambda: self.report_socket.live.holding(),  # noqa: PLW0108 -- not made yet
             held=self._owner_change.held,
             changed=self._owner_change.owner_changed,

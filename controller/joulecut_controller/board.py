@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from joulecut_controller.orders import Hold
-from joulecut_controller.plan.granularity import Rung
+from joulecut_controller.plan.granularity import GranularityChoice
 from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode, Policy
@@ -97,7 +97,7 @@ class JobBoard:
     trips: int = 0  # of the breaker, in the last day
     holdout: HoldoutsShown | None = None
     default_time: DefaultTime | None = None  # of an enforced job
-    rung: Rung = field(default_factory=Rung)  # the granularity in use
+    choice: GranularityChoice = field(default_factory=GranularityChoice)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs
     delay: Delay | None = None  # the GPUs that its iterations wait for
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order

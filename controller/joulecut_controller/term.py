@@ -39,11 +39,11 @@ from joulecut_wire.errors import BadInput, Unavailable
 
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
 BEGUN_BOARDS = 8  # by then a term has made what it keeps
-LAG_LOOK_S = 0.1
-OUTDATED_LOOK_S = 5.0
+LAG_POLL_S = 0.1
+OUTDATED_POLL_S = 5.0
 OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
 OWNERS_EVERY_S = 10.0
-HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
+HISTORY_POLL_S = 60.0  # of a standby; the leader writes a bucket every five minutes
 SHOW_S = 3.0  # 40 kB for a hundred jobs
 SHARE_CHECKS = 2.0  # of the lock, between two readings of the claims: a few milliseconds each
 SHARE_S_MIN = 0.1  # between readings that news ask for
@@ -73,7 +73,7 @@ async def _follow(history: History) -> None:
     """The page of a standby shows the history that the leader writes."""
     while True:
         await asyncio.to_thread(history.load, time.time())
-        await asyncio.sleep(HISTORY_LOOK_S)
+        await asyncio.sleep(HISTORY_POLL_S)
 
 
 async def _wait(context: ServiceContext, newest: Newest) -> bool:
@@ -272,7 +272,7 @@ async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
     them, and another of the store may.
     """
     while True:
-        await asyncio.sleep(OUTDATED_LOOK_S)
+        await asyncio.sleep(OUTDATED_POLL_S)
         group = reconciler.claims.group
         if group and len(group.live) > 1 and reconciler.is_apart:
             context.apart = True
@@ -377,8 +377,8 @@ async def _keep_owners(context: ServiceContext, claims: Claims) -> None:
 async def _time_event_loop(context: ServiceContext, reconciler: Reconciler) -> None:
     """How late the event loop runs what is due: heartbeats and streams are as late."""
     while True:
-        due_s = time.monotonic() + LAG_LOOK_S
-        await asyncio.sleep(LAG_LOOK_S)
+        due_s = time.monotonic() + LAG_POLL_S
+        await asyncio.sleep(LAG_POLL_S)
         now_s = time.monotonic()
         late_s = max(0.0, now_s - due_s)
         reconciler.run_late(late_s)

@@ -17,7 +17,7 @@ from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # every public root together is a fifth of this
-LOOK_S = 1.0  # between two looks at the files: a burst of connections costs one
+POLL_S = 1.0  # between two looks at the files: a burst of connections costs one
 T = TypeVar("T")
 
 
@@ -103,12 +103,12 @@ class Rotating(Generic[T]):
         self,
         read_all: Callable[[], tuple[T, Sequence[Path]]],
         complain: Callable[[str], None],
-        look_s: float = LOOK_S,
+        look_s: float = POLL_S,
     ) -> None:
         """`read_all` returns the value and its files, or raises BadInput, also here."""
         self._read_all = read_all
         self._complain = complain
-        self._look_s = look_s
+        self._poll_s = look_s
         self._lock = threading.Lock()
         self._value, self._paths = read_all()
         self._marks = _marks(self._paths)
@@ -120,7 +120,7 @@ class Rotating(Generic[T]):
         """The newest valid value; checks the files at most every `look_s`."""
         with self._lock:
             now_s = time.monotonic()
-            if now_s - self._looked_s >= self._look_s:
+            if now_s - self._looked_s >= self._poll_s:
                 self._looked_s = now_s
                 self._look()
             return self._value

@@ -316,7 +316,7 @@ class RunningAgent:
             call.cancel()
 
     def gpu(self, place: int = 0) -> GpuSnapshot:
-        """As the newest picture shows it: there is none where the reader stood still just now."""
+        """As the newest reading shows it: there is none where the reader stood still just now."""
         shown = eventually("it is shown", lambda: self.watch().gpus[place : place + 1])
         return shown[0]
 

@@ -423,7 +423,7 @@ def test_agents_that_join_and_leave_touch_no_other() -> None:
 
 
 def test_an_agent_that_others_watch_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_fleet, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(grpc_fleet, "POLL_EVERY_S", 0.5)
 
     async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
         await until(connected(fleet))

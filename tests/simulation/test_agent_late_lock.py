@@ -31,16 +31,16 @@ def node(driver: FakeNvml) -> Iterator[RunningAgent]:
         yield agent.start()
 
 
-def _pictures(node: RunningAgent, count: int) -> None:
+def _readings(node: RunningAgent, count: int) -> None:
     sequence = node.watch().sequence
-    eventually(f"{count} pictures more", lambda: node.watch().sequence > sequence + count)
+    eventually(f"{count} readings more", lambda: node.watch().sequence > sequence + count)
 
 
 def _held_for_a_while(driver: FakeNvml, node: RunningAgent, gpu: int, clock_mhz: int) -> None:
     """An order whose lease was seen while it lasted, and has run out."""
     assert accepted(node.order(driver.uuids[gpu], clock_mhz=clock_mhz))
     eventually("the order is seen", lambda: node.gpu(gpu).lease)
-    # And judged, as nobody says of it: whatever else is said of a picture is said by who judges.
+    # And judged, as nobody says of it: whatever else is said of a reading is said by who judges.
     for brake in (True, False):
         driver.set_power_brake(gpu, brake)
         eventually("judged", lambda brake=brake: bool(node.gpu(gpu).slow_reason) is brake)
@@ -101,7 +101,7 @@ def test_another_clock_after_a_lease_is_external_and_the_default_clock_no_lock(
     _held_for_a_while(driver, node, EXTERNAL, 1005)
     resets = _resets(driver, DEFAULT)
     driver.foreign_lock(EXTERNAL, 210, 1200)
-    _pictures(node, 10)
+    _readings(node, 10)
     assert driver.locks()[EXTERNAL] == (210, 1200)
     assert _resets(driver, DEFAULT) == resets
 

@@ -19,7 +19,7 @@ def test_a_rate_alone_is_learnt_held_to_its_budget_and_given_back_in_silence(
     world = RatedWorld(stages=2, timed=True)
     controller = Controller(world, store, world.rated(BUDGET), rates=world, interval_s=2.0)
     controller.run(600, until=lambda: not world.at_default())
-    assert controller.job.rung.name == "gpu", "nothing says when an operation is"
+    assert controller.job.choice.name == "gpu", "nothing says when an operation is"
     before, usual_s = controller.job.view.measured.baseline, world.history[0][1]
     assert not world.at_default(), controller.job.sentence
     assert abs(before.time_mean_s / usual_s - 1.0) < 0.01

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 CHUNK_BYTES = 65_536
-LOOK_S = 0.05  # how soon a cut or a healing is noticed
+POLL_S = 0.05  # how soon a cut or a healing is noticed
 
 
 class Cable:
@@ -51,9 +51,9 @@ class Cable:
                     for one in list(self._pairs):
                         self._end(selector, one)
                 if self._cut:
-                    threading.Event().wait(LOOK_S)
+                    threading.Event().wait(POLL_S)
                     continue
-                for key, _ in selector.select(LOOK_S):
+                for key, _ in selector.select(POLL_S):
                     if key.fileobj is self._listener:
                         self._accept(selector)
                     elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._pairs:

@@ -37,7 +37,7 @@ CLOCK_MHZ, POWER_W = (510, 1395), (150, 390)  # the bounds, within the range of 
 CLOCK_LOWEST_MHZ, DEFAULT_MHZ, DEFAULT_MW = 210, 1410, 400_000
 STEP_CLOCKS_MHZ = (600, 750)  # of timed steps alone, so that the checker knows them
 BIN = Path(sys.executable).parent
-LOOK_S = 0.02
+POLL_S = 0.02
 BEAT_S, STALL_S = 0.02, 0.1  # a beat that comes later than that is a stall of the machine
 READY_S = 90.0  # for a busy machine
 LED_S = 300.0  # there, until controllers have measured enough to lower a clock
@@ -400,7 +400,7 @@ class Node:
 
     def _supervise(self) -> None:
         try:
-            while not self._over.wait(LOOK_S):
+            while not self._over.wait(POLL_S):
                 self._look_once()
         except Exception as failure:
             self.failure = failure
@@ -463,7 +463,7 @@ class Node:
 
     def _watch_beat(self) -> None:
         os.set_blocking(self._beat.stdout.fileno(), False)
-        while not self._over.wait(LOOK_S):
+        while not self._over.wait(POLL_S):
             for line in self._beat.stdout.readlines() or []:
                 at_s, late_s = map(float, line.split())
                 self.log.add(at_s, stall_s=late_s)
@@ -521,7 +521,7 @@ def until(condition: Callable[[], object], what: str, patience_s: float = READY_
     while not condition():
         if time.monotonic() > end_s:
             raise AssertionError(f"{what}: not within {patience_s:g} s")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _pid(unit: Unit | None) -> int:

@@ -102,7 +102,7 @@ def order_of(
     )  # fmt: skip
 
 
-def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[Memory, str]:
+def check(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[Memory, str]:
     """One reading: the new memory, and the cause of drift or ""."""
     lost = _lost_settings(memory, gpu)
     if memory.order != order:

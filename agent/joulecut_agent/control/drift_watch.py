@@ -62,7 +62,7 @@ class DriftWatch:
         self.not_controlled: Callable[[str], str] = lambda _: ""  # a reason by UUID, or ""
         self._sequence = 0
 
-    def look(self, snapshot: NodeSnapshot) -> None:
+    def check(self, snapshot: NodeSnapshot) -> None:
         """Judges a snapshot once, and acts on it."""
         status = self._keeper.status
         if status is None or snapshot.sequence <= self._sequence:
@@ -166,7 +166,7 @@ class DriftWatch:
             lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh,
             written_mhz=slot.written_mhz if slot else (),
         )  # fmt: skip
-        known.memory, cause = drift.look(known.memory, gpu, order, now_s)
+        known.memory, cause = drift.check(known.memory, gpu, order, now_s)
         known.slow = drift.slow_reason(gpu, order, known.memory.site_mhz)
         self._note(known, gpu, lease, cause)
 

@@ -294,16 +294,16 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def _tick(self, reports: tuple[Any, ...], dropped: int) -> WatchTick:
         carried_out = self._carried_out  # before the leases, which are as new or newer
-        picture = self.sampler.latest()
+        reading = self.sampler.latest()
         stopped = self._stopped()
         held = tuple(self.allocations().values())
         timings = self.schedules.timings(self.latency.change_error_s)
         gpus: tuple[GpuSnapshot, ...] = ()
         sequence, age_s = 0, math.inf
-        if picture is not None:
-            sequence = picture.snapshot.sequence
-            age_s = time.monotonic() - picture.snapshot.taken_at_s
-            gpus = tuple(map(with_profiles, self.drift_watch.seen(picture.snapshot.gpus)))
+        if reading is not None:
+            sequence = reading.snapshot.sequence
+            age_s = time.monotonic() - reading.snapshot.taken_at_s
+            gpus = tuple(map(with_profiles, self.drift_watch.seen(reading.snapshot.gpus)))
         return WatchTick(
             sequence,
             age_s,

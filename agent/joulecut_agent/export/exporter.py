@@ -1,4 +1,4 @@
-"""`/metrics` from the last picture: a scrape waits for neither device nor keeper.
+"""`/metrics` from the last reading: a scrape waits for neither device nor keeper.
 
 What could not be read is absent: a missing number is noticed, a stale one would be believed.
 """
@@ -23,7 +23,7 @@ from joulecut_agent.jobs.rank_count import RankCount
 from joulecut_agent.keeper.client import KeeperClient, Status
 from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.monitor.job_energy import Books
-from joulecut_agent.monitor.sampler import Picture, Sampler
+from joulecut_agent.monitor.sampler import NodeReading, Sampler
 from joulecut_agent.ports.reader import HardwareCounters
 from joulecut_wire import metrics as names
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationTiming
@@ -104,12 +104,12 @@ class AgentCollector:
 
     def families(self) -> Families:
         families = Families(self.process.collect())
-        picture = self.sampler.latest()
+        reading = self.sampler.latest()
         status = self.keeper.status
         families.add(names.BUILD_INFO, 1, "agent", __version__)
         for use, expires_unix_s in self.certificates.items():
             families.add(names.CERTIFICATE_EXPIRES, expires_unix_s(), use)
-        families.add(names.COLLECT_SUCCESS, float(picture is not None and picture.complete))
+        families.add(names.COLLECT_SUCCESS, float(reading is not None and reading.complete))
         families.add(names.COLLECT_TIMESTAMP, self.sampler.last_tick_unix_s)
         released = bool(self.window.left_s)
         if self.keeper_wanted and not (released and status is None):
@@ -117,13 +117,13 @@ class AgentCollector:
             families.add(names.KEEPER_VERSION_MISMATCH, float(bool(self.keeper.mismatch)))
         families.add(names.AGENT_RELEASED, float(released))
         families.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
-        if picture is not None:
-            self._add_gpus(families, picture)
+        if reading is not None:
+            self._add_gpus(families, reading)
         self._add_xids(families)
         for timing in self.schedules.timings(self.latency.change_error_s):
             _add_timing(families, timing)
         account = self.sampler.account
-        _add_energy(families, account.books, account.books_of_integrals, picture)
+        _add_energy(families, account.books, account.books_of_integrals, reading)
         for job, ranks in self.ranks.counts(time.monotonic()).items():
             families.add(names.JOB_RANKS, float(len(ranks.heard)), job, "heard")
             families.add(names.JOB_RANKS, float(len(ranks.running)), job, "running")
@@ -140,11 +140,11 @@ class AgentCollector:
         families.add_durations(names.NVML_CALL_DURATION, self.counters.durations())
         return families
 
-    def _add_gpus(self, families: Families, picture: Picture) -> None:
+    def _add_gpus(self, families: Families, reading: NodeReading) -> None:
         described = self.drift_watch.described(self.sampler.gpus)
         descriptions = {gpu.uuid: gpu for gpu in described}
         allocations = self.allocations()
-        for gpu in self.drift_watch.seen(picture.snapshot.gpus):
+        for gpu in self.drift_watch.seen(reading.snapshot.gpus):
             description = descriptions[gpu.uuid]
             _add_gpu(families, self.node, gpu, description)
             if hardware := self.sampler.hardware.latest(gpu.uuid):
@@ -177,10 +177,10 @@ def _add_allocation(families: Families, one: Allocation) -> None:
 
 
 def _add_energy(
-    families: Families, counted: Books, integrated: Books, picture: Picture | None
+    families: Families, counted: Books, integrated: Books, reading: NodeReading | None
 ) -> None:
     """A job has its series to its end and after; a GPU only while it can be read."""
-    seen = {gpu.uuid for gpu in picture.snapshot.gpus} if picture else set[str]()
+    seen = {gpu.uuid for gpu in reading.snapshot.gpus} if reading else set[str]()
     whole = dict(integrated.measured_j)  # with equal shares: an integral is no count anyway
     for job, joules in integrated.estimated_j.items():
         whole[job] = whole.get(job, 0.0) + joules

@@ -1,6 +1,6 @@
-"""Reads every GPU once a tick and publishes one immutable picture.
+"""Reads every GPU once a tick and publishes one immutable reading.
 
-The only reader of the device: scrapes and watchers see the last picture, with its age, and never
+The only reader of the device: scrapes and watchers see the last reading, with its age, and never
 hang in the driver. At short intervals the reader process ticks by itself, and its readings are
 collected each second or on request: to wake this process for each costs several times the reading.
 """
@@ -32,11 +32,11 @@ COLLECT_S = 1.0  # how long readings may wait in the socket
 PAUSE_WAIT_S = 3.0  # a tick takes milliseconds unless the driver hangs
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
 STALE_S_MIN = 3.0  # one GPU that hangs must not cost the data of the others
-RECENT_MAX = 16  # pictures; more than come within COLLECT_S
+RECENT_MAX = 16  # readings; more than come within COLLECT_S
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class NodeReading:
     """One tick, with its monotonic and Unix time."""
 
     snapshot: NodeSnapshot
@@ -45,7 +45,7 @@ class Picture:
     by_uuid: Mapping[str, GpuSnapshot]
 
 
-NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, False, {})
+NOTHING = NodeReading(NodeSnapshot(0, float("-inf"), ()), 0.0, False, {})
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class Sampler:
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
         self._read_now = True
-        self._reading = threading.Lock()  # guards source and picture
+        self._reading = threading.Lock()  # guards source and reading
         self._warnings = Warnings()
         self._integral = PowerIntegral()
         self._described: tuple[GpuDescription, ...] = ()
@@ -81,11 +81,11 @@ class Sampler:
         self._dropped = threading.Event()  # done
         self.turned_s = time.monotonic()  # when the loop last ran
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self._picture = NOTHING
-        self._recent: deque[Picture] = deque(maxlen=RECENT_MAX)
+        self._newest = NOTHING
+        self._recent: deque[NodeReading] = deque(maxlen=RECENT_MAX)
 
     def start(self) -> None:
-        """Returns after the first tick, so that there is a picture from the start."""
+        """Returns after the first tick, so that there is a reading from the start."""
         self._turn()
         self._thread.start()
 
@@ -133,8 +133,8 @@ class Sampler:
         self._released.clear()
         self._wake.set()
 
-    def latest(self) -> Picture | None:
-        """The newest picture, or None if it is stale.
+    def latest(self) -> NodeReading | None:
+        """The newest reading, or None if it is stale.
 
         Never waits: while the reader is busy there is nothing newer.
         """
@@ -145,20 +145,20 @@ class Sampler:
                 self._reading.release()
         return self.known()
 
-    def known(self) -> Picture | None:
+    def known(self) -> NodeReading | None:
         """As `latest`, cheaper, and at most COLLECT_S older."""
-        picture = self._picture
-        age_s = time.monotonic() - picture.snapshot.taken_at_s
+        reading = self._newest
+        age_s = time.monotonic() - reading.snapshot.taken_at_s
         fresh_s = max(STALE_TICKS * self._interval_s, STALE_S_MIN)
-        return picture if age_s <= fresh_s else None
+        return reading if age_s <= fresh_s else None
 
-    def recent(self) -> tuple[Picture, ...]:
-        """The last pictures, oldest first."""
+    def recent(self) -> tuple[NodeReading, ...]:
+        """The last readings, oldest first."""
         return tuple(self._recent)
 
     @property
     def last_tick_unix_s(self) -> float:
-        return self._picture.unix_s
+        return self._newest.unix_s
 
     @property
     def unresponsive(self) -> tuple[str, ...]:
@@ -207,8 +207,8 @@ class Sampler:
         if self._released.is_set():
             if not self._dropped.is_set():
                 self.source.close()
-                sequence = self._picture.snapshot.sequence
-                self._picture = replace(
+                sequence = self._newest.snapshot.sequence
+                self._newest = replace(
                     NOTHING, snapshot=replace(NOTHING.snapshot, sequence=sequence)
                 )
                 self._recent.clear()
@@ -247,14 +247,14 @@ class Sampler:
                 if r.snapshot is not None and r.uuid in known
             ]
             gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
-            snapshot = NodeSnapshot(self._picture.snapshot.sequence + 1, at_s, gpus)
+            snapshot = NodeSnapshot(self._newest.snapshot.sequence + 1, at_s, gpus)
             self._count(readings)
             read.append(mine)
             unix_s = time.time() - (time.monotonic() - at_s)
             self.hardware.add(readings, at_s, unix_s)
             complete = len(gpus) == len(self.gpus) and not self.source.unread
-            self._picture = Picture(snapshot, unix_s, complete, {gpu.uuid: gpu for gpu in gpus})
-            self._recent.append(self._picture)
+            self._newest = NodeReading(snapshot, unix_s, complete, {gpu.uuid: gpu for gpu in gpus})
+            self._recent.append(self._newest)
             awaited = self.watcher(snapshot)
         self.account.add([gpu.uuid for gpu in self.gpus], read)
         if not awaited:

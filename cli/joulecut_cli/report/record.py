@@ -73,10 +73,10 @@ def _job(name: str, found: JobSaving, about: Known, prices: Cost, until_unix_s: 
         "tenant": about.tenant,
         **_saving(newest),
         "spent_under_plans": {
-            "energy_j": found.spent.energy_j,
-            "measured_j": found.spent.measured_j,
-            "time_s": found.spent.time_s,
-            "iterations": found.spent.iterations,
+            "energy_j": found.usage.energy_j,
+            "measured_j": found.usage.measured_j,
+            "time_s": found.usage.time_s,
+            "iterations": found.usage.iterations,
             "energy_without_ratio_j": found.uncounted_j,
         },
         "saved": {

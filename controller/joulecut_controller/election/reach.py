@@ -25,7 +25,7 @@ class Reach:
         if late_s >= LATE_S:
             self._since_s.clear()
 
-    def look(self, nodes: Iterable[NodeView], now_s: float) -> None:
+    def update(self, nodes: Iterable[NodeView], now_s: float) -> None:
         known = {node.address: node.connected for node in nodes}
         lost = [address for address, connected in known.items() if not connected]
         self._since_s = {address: self._since_s.get(address, now_s) for address in lost}

@@ -54,12 +54,12 @@ SILENCE_INTERVALS = 5
 SILENCE_S_MIN = 5.0
 # Silence is counted in looks of this length: while the event loop was busy, none is counted, since
 # messages wait in the socket then.
-SILENCE_LOOK_S = 0.5
+SILENCE_POLL_S = 0.5
 # A thousand agents that are described at once would answer later than their deadline.
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
-LOOK_EVERY_S = 60.0  # at agents that others watch: their readings are for pages and the ledger
-LOOKS_PER_S_MAX = 50.0  # of all agents; each costs two milliseconds. More are looked at less often
+POLL_EVERY_S = 60.0  # at agents that others watch: their readings are for pages and the ledger
+POLLS_PER_S_MAX = 50.0  # of all agents; each costs two milliseconds. More are looked at less often
 RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
 RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
 # Agents that do not number commands sample once a second; sooner after an answer a message may
@@ -71,7 +71,7 @@ MESSAGE_BYTES_MAX = 16 << 20  # twice the largest reports that an agent keeps fo
 QUARANTINE_S, QUARANTINE_S_MAX = 60.0, 3600.0
 _PEER = re.compile(r"^[A-Z]+: (?:ipv[46]|unix):\S+: ")  # the peer, shown already
 SPREAD = 0.1  # after ten messages the streams are out of step
-ROTATION_LOOK_S = 2.0  # certificates live for hours at least
+ROTATION_POLL_S = 2.0  # certificates live for hours at least
 LEFT = (Result("", accepted=False, reason="not sent: no longer among the agents"),)
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -201,8 +201,8 @@ class GrpcFleet:
                 agent.needed.clear()
 
     @property
-    def _look_s(self) -> float:
-        return max(LOOK_EVERY_S, len(self._agents) / LOOKS_PER_S_MAX)
+    def _poll_s(self) -> float:
+        return max(POLL_EVERY_S, len(self._agents) / POLLS_PER_S_MAX)
 
     def _begin(self, address: str) -> None:
         self._open(address)
@@ -225,7 +225,7 @@ class GrpcFleet:
     async def _rotate(self, tls: Rotating[Pem]) -> None:
         """New channels with new certificates; calls under way end on the old ones."""
         while True:
-            await asyncio.sleep(ROTATION_LOOK_S)
+            await asyncio.sleep(ROTATION_POLL_S)
             pem = await asyncio.to_thread(tls.current)
             if pem is self._pem:
                 continue
@@ -309,7 +309,7 @@ class GrpcFleet:
                 allocation,
                 timing,
                 behind=agent.is_behind(taken_s, now_s),
-                every_s=0.0 if agent.needed.is_set() else self._look_s,
+                every_s=0.0 if agent.needed.is_set() else self._poll_s,
                 conflict=self.owners.conflict(gpu.uuid),
             )
 
@@ -374,7 +374,7 @@ class GrpcFleet:
                             await self._describe_again(agent)
                 if looked:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_own_interval_s(agent.address, self._look_s)):
+                        async with asyncio.timeout(_own_interval_s(agent.address, self._poll_s)):
                             await agent.needed.wait()
                     continue
                 if stub is not self._stubs[agent.address]:
@@ -485,9 +485,9 @@ class GrpcFleet:
         that a busy event loop is no silence of anybody.
         """
         while True:
-            await asyncio.sleep(SILENCE_LOOK_S)
+            await asyncio.sleep(SILENCE_POLL_S)
             for agent in tuple(self._agents.values()):
-                agent.quiet_s += SILENCE_LOOK_S
+                agent.quiet_s += SILENCE_POLL_S
                 if agent.stream is not None and agent.quiet_s > self._silence_s:
                     agent.silent = True
                     agent.stream.cancel()

@@ -95,7 +95,7 @@ class ExternalClockLocks:
         """GPUs under another writer's lock, with its clock."""
         return {uuid: gpu.held_mhz for uuid, gpu in self._gpus.items() if gpu.held_mhz}
 
-    def look(self, gpus: Mapping[str, GpuView], ours: Mapping[str, int], now_s: float) -> bool:
+    def update(self, gpus: Mapping[str, GpuView], ours: Mapping[str, int], now_s: float) -> bool:
         """One pass; `ours` maps GPUs to the clock of their lease. True where another writer's lock
         appeared or went, so that earlier iterations do not measure the present clocks.
         """

@@ -343,7 +343,7 @@ class IterationStats:
         """Another writer's lock that appeared or went starts a new window. One that had been taken
         for a GPU's default clock invalidates the baseline.
         """
-        if not track.external_locks.look(gpus, track.locks, now_s):
+        if not track.external_locks.update(gpus, track.locks, now_s):
             return
         track.default_paces = GpuPaces()
         track.begin(now_s)

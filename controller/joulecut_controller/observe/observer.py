@@ -123,7 +123,7 @@ class Observer:
         uuids = self.gpus_of(job, reports).union(self._match(job).listed)
         return frozenset(self._addresses.get(uuid, "") for uuid in uuids) or frozenset(("",))
 
-    def look(
+    def observe(
         self,
         policy: JobPolicy,
         state: FleetState,

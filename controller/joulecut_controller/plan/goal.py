@@ -158,10 +158,10 @@ def goal_of(
     peer_s = _peer_s(inputs)
     if peer_s is None:
         return own, deadline_s, aim
-    rung = state.rung
+    choice = state.choice
     jitter, late_ratio = state.jitter, 1.0
     lone: Solution | Infeasible
-    lone = yield Question(state.costs, own, rung.granularity, jitter, rung.limits)
+    lone = yield Question(state.costs, own, choice.granularity, jitter, choice.limits)
     lone_s = lone.fastest_s if isinstance(lone, Infeasible) else lone.iteration_time_s
     if not isinstance(lone, Infeasible) and not jitter.still:
         spread: Spread = yield Times(state.costs, jitter, lone.clocks)

@@ -38,7 +38,7 @@ AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried ag
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class GranularityChoice:
     """A granularity in use: one clock per GPU, or changes. `why` says why it is not changes where
     they are allowed.
 
@@ -99,7 +99,9 @@ def shortest_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     return max(STRETCH_S_MIN, STRETCHES_MIN * (_spread_s(job, gpus) + timing.start_jitter_s))
 
 
-def rung_of(job: JobState, view: View, held: Rung, dwell_s: float) -> Rung:
+def choose_granularity(
+    job: JobState, view: View, held: GranularityChoice, dwell_s: float
+) -> GranularityChoice:
     """The granularity of this pass; `held` is that of the last one."""
     clocks = job.policy.clocks
     if clocks.granularity == "gpu":
@@ -120,7 +122,7 @@ def rung_of(job: JobState, view: View, held: Rung, dwell_s: float) -> Rung:
     )
 
 
-def _hindrance(job: JobState, view: View, held: Rung, count: int) -> str:
+def _hindrance(job: JobState, view: View, held: GranularityChoice, count: int) -> str:
     """Why no changes at times from the start of the iteration are possible."""
     timing = timing_of(job, view.gpus)
     if isinstance(timing, str):
@@ -143,7 +145,9 @@ def _hindrance(job: JobState, view: View, held: Rung, count: int) -> str:
     return ""
 
 
-def _limits(job: JobState, gpus: Mapping[str, GpuView], held: Rung, count: int) -> ChangeLimits:
+def _limits(
+    job: JobState, gpus: Mapping[str, GpuView], held: GranularityChoice, count: int
+) -> ChangeLimits:
     """The limits in model seconds; those held, or computed while one clock per GPU is held, as long
     as they are enough, and not far too much.
     """

@@ -38,7 +38,7 @@ from joulecut_controller.plan.goal import (
 from joulecut_controller.plan.granularity import (
     LATE_AGAIN_S,
     Steps,
-    rung_of,
+    choose_granularity,
     shortest_s,
     stretches_s,
     timed_steps,
@@ -119,8 +119,8 @@ def decide(inputs: PlanningInput, state: PlannerState, estimator: Estimator) -> 
         return _give_back(state, "evidence", priced)
     # A power limit may have slowed the baseline. Before its first costs that cannot be seen.
     inputs = replace(inputs, job=without_limits(inputs.job, inputs.view.gpus, priced))
-    rung = rung_of(inputs.job, inputs.view, state.rung, dwell_s(inputs))
-    return (yield from _within_reach(inputs, replace(state, costs=priced, rung=rung), priced))
+    choice = choose_granularity(inputs.job, inputs.view, state.choice, dwell_s(inputs))
+    return (yield from _within_reach(inputs, replace(state, costs=priced, choice=choice), priced))
 
 
 def given_up(state: PlannerState, veto: Veto) -> Decision:
@@ -201,17 +201,17 @@ def _within_reach(inputs: PlanningInput, state: PlannerState, costs: Costs) -> A
     pace, late = pace_of(inputs, state, default, held), is_late(inputs)
     state = replace(state, late=lateness(inputs, state, pace, late=late))
     goal, promised_s, aim = yield from goal_of(inputs, state, pace, deadline_s, late=late)
-    jitter, rung = STILL if goal.waits else state.jitter, state.rung
+    jitter, choice = STILL if goal.waits else state.jitter, state.choice
     comparison = Comparison(
-        costs, goal, default, pace, promised_s, jitter, rung.granularity, rung.limits
+        costs, goal, default, pace, promised_s, jitter, choice.granularity, choice.limits
     )
     moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
     # A recommendation may wait for the better plan.
     hurries = inputs.mode == "enforce" and (not state.runs or moved or late)
-    if hurries and rung.granularity == "changes" and not (yield Soon(_asked(comparison))):
+    if hurries and choice.granularity == "changes" and not (yield Soon(_asked(comparison))):
         # One clock per GPU takes a tenth of a second of a processor, others take seconds.
-        why = f"not {rung.name} yet: its plan is being computed"
-        quick = replace(state, rung=replace(rung, granularity="gpu", why=why))
+        why = f"not {choice.name} yet: its plan is being computed"
+        quick = replace(state, choice=replace(choice, granularity="gpu", why=why))
         if quick.suspended:
             quick = replace(quick, clocks=None, suspended="")
         coarse = replace(comparison, granularity="gpu")
@@ -240,14 +240,14 @@ def _solved(
     late: bool,
 ) -> Asking[Decision]:
     """The answer to what is compared, against the clocks held."""
-    rung, held_clocks = state.rung, state.clocks
+    choice, held_clocks = state.choice, state.clocks
     answer: Solution | Infeasible = yield _asked(comparison)
     if isinstance(answer, Infeasible):
         reason = _unmet(inputs, state, comparison, answer)
-        if rung.timed and state.late.count:
+        if choice.timed and state.late.count:
             # Changes came late, beside iterations that begin irregularly: one clock may be on time.
-            left = replace(rung, late_until_s=inputs.view.now_s + LATE_AGAIN_S)
-            state = replace(state, rung=left, late=Lateness())
+            left = replace(choice, late_until_s=inputs.view.now_s + LATE_AGAIN_S)
+            state = replace(state, choice=left, late=Lateness())
         return _give_back(state, "room", reason)
     again = ""
     if state.suspended:
@@ -342,7 +342,7 @@ def _compare(
                 wait = "default clocks are measured first"
             words = f"{gain:.1%} more could be saved; {wait}"
             return Decision("keep", "dwell", words, state, late=late)
-        if state.rung.timed or not carried:  # the higher of two schedules changes too often
+        if state.choice.timed or not carried:  # the higher of two schedules changes too often
             new = default_clocks(costs)
         else:
             new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
@@ -350,20 +350,20 @@ def _compare(
         assert after is not None
         answer = comparison.as_solution(answer, after)
     steps, shortest_step_s = _changes(inputs, answer, comparison, after)
-    min_mhz, rung = inputs.job.policy.clocks.min_mhz, state.rung
+    min_mhz, choice = inputs.job.policy.clocks.min_mhz, state.choice
     reasons = clock_reasons(comparison, after, min_mhz, held_back=new != solved)
     promised = forecast(comparison, answer, after)
     words = again + _sentence(inputs, promised, comparison, late)
     draft = Plan(
         job=inputs.job.policy.name,
         mode=inputs.mode,
-        granularity=rung.granularity,
+        granularity=choice.granularity,
         actions=actions_for(costs, new, inputs.running, steps=steps, reasons=reasons),
         reason=words,
         deadline_s=comparison.promised_s,
         forecast=promised,
         solution=answer,
-        granularity_why=rung.why,
+        granularity_why=choice.why,
         shortest_step_s=shortest_step_s,
         basis=Basis(costs.problem, comparison.goal),
         clock_reasons=tuple(chain(*reasons)),
@@ -378,7 +378,7 @@ def _with_less_power(
     inputs: PlanningInput, state: PlannerState, comparison: Comparison, answer: Solution
 ) -> Solution:
     """Slower clocks where a power budget asks for more time than the plan of least energy takes."""
-    if inputs.allotted_s is None or state.rung.timed or comparison.goal.waits:
+    if inputs.allotted_s is None or state.choice.timed or comparison.goal.waits:
         return answer
     costs, solved = comparison.costs, tuple(option.clock_mhz for option in answer.clocks)
     clocks = slowest_within(costs, solved, comparison.goal.deadline_s)
@@ -391,7 +391,7 @@ def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -
     for nothing, and nothing waits for a first answer of one clock per GPU.
     """
     pace, seen = comparison.pace, inputs.job.measured.current_iterations
-    first = state.rung.timed and not state.changes[0]
+    first = state.choice.timed and not state.changes[0]
     if first or not pace.holds or comparison.goal.waits:
         return False
     if abs(inputs.allowed - state.allowed) > ALLOWED_STEP:
@@ -418,7 +418,7 @@ def _unmet(
     inputs: PlanningInput, state: PlannerState, comparison: Comparison, none: Infeasible
 ) -> str:
     """Why no clocks below the default ones keep the deadline, and what would make room."""
-    rung, promised_s = state.rung, comparison.promised_s
+    choice, promised_s = state.choice, comparison.promised_s
     known, late = inputs.job.measured.reference, state.late
     left_s = late.until_s - inputs.view.now_s
     ran = known.settings.get(late.setting) if known and late.setting and left_s > 0.0 else None
@@ -430,8 +430,8 @@ def _unmet(
         )
     else:  # the edge of the goal, in model seconds, is that of the promise, in real ones
         least_s = promised_s * none.fastest_s / none.deadline_s
-        why = f"granularity {rung.name} takes {least_s:.4g} s at least"
-    finer = f"; {rung.why}" if rung.why else ""
+        why = f"granularity {choice.name} takes {least_s:.4g} s at least"
+    finer = f"; {choice.why}" if choice.why else ""
     return (
         f"no clocks but the default ones keep {promised_s:.4g} s an iteration: {why} "
         f"(raise {inputs.job.policy.slo.given_as}{finer}): no change"
@@ -454,10 +454,10 @@ def _changes(
 def _carried(inputs: PlanningInput, state: PlannerState) -> bool:
     """Whether the held clocks change no more often than the granularity allows now, and stay long
     enough at each clock for the measured timing."""
-    (count, stretch_s), rung = state.changes, state.rung
+    (count, stretch_s), choice = state.changes, state.choice
     if not count:
         return True
-    allowed = rung.timed and count <= rung.limits.per_iteration
+    allowed = choice.timed and count <= choice.limits.per_iteration
     return allowed and stretch_s >= shortest_s(inputs.job, inputs.view.gpus)
 
 

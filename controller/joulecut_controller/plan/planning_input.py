@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from joulecut_controller.chunk import Setting
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
-from joulecut_controller.plan.granularity import Rung
+from joulecut_controller.plan.granularity import GranularityChoice
 from joulecut_controller.plan.jitter import STILL
 from joulecut_controller.plan.veto import SUSPENDS, Veto
 from joulecut_controller.policy.policy import Mode
@@ -130,7 +130,7 @@ class PlannerState:
     # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.
     changes: tuple[int, float] = (0, 0.0)
     suspended: str = ""
-    rung: Rung = field(default_factory=Rung)
+    choice: GranularityChoice = field(default_factory=GranularityChoice)
 
     @property
     def runs(self) -> bool:

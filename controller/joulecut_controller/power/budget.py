@@ -43,7 +43,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class Demand:
     """One job of the policy, as its controller describes it. `own_s` is the deadline of its own
     target for the mean iteration, in real seconds; 0 before a baseline. `frontier` ascends in time;
     without one the job cannot be slowed yet, and takes what its power limits leave it with its
@@ -105,7 +105,7 @@ class Shares:
 
 
 def shares(
-    limit_w: float, claims: Sequence[Party], fixed_w: float, margin_w: float = 0.0
+    limit_w: float, claims: Sequence[Demand], fixed_w: float, margin_w: float = 0.0
 ) -> Shares:
     """The deadlines that keep all jobs within the limit at the least cost of throughput.
 
@@ -136,7 +136,7 @@ def shares(
     return Shares(limit_w, total_w, _slower(claims, chosen), power_of, found.price_per_w)
 
 
-def held(before: Shares, now: Shares, claims: Sequence[Party], fixed_w: float) -> Shares | None:
+def held(before: Shares, now: Shares, claims: Sequence[Demand], fixed_w: float) -> Shares | None:
     """The allocation of before, with powers as they are known now; None where it no longer keeps
     the limit, or `now` gives more by more than noise.
     """
@@ -158,7 +158,7 @@ def held(before: Shares, now: Shares, claims: Sequence[Party], fixed_w: float) -
     return replace(before, power_w=total_w, power_of=power_of)
 
 
-def _slower(claims: Sequence[Party], times_s: Sequence[float]) -> dict[str, float]:
+def _slower(claims: Sequence[Demand], times_s: Sequence[float]) -> dict[str, float]:
     return {
         claim.name: time_s
         for claim, time_s in zip(claims, times_s, strict=True)
@@ -166,7 +166,7 @@ def _slower(claims: Sequence[Party], times_s: Sequence[float]) -> dict[str, floa
     }
 
 
-def _offered(claim: Party) -> tuple[Point, ...]:
+def _offered(claim: Demand) -> tuple[Point, ...]:
     """The plan of the own target, and slower ones; the first one where none is so fast."""
     fine = [
         _between(before, after, step / STEPS)
@@ -211,7 +211,7 @@ class Budgets:
     def settle(
         self,
         limit_w: float | None,
-        parties: Sequence[Party],
+        demands: Sequence[Demand],
         beside_w: float = 0.0,
     ) -> str:
         """Allocates the limit, of which `beside_w` is for GPUs without a job. Returns a sentence
@@ -222,13 +222,13 @@ class Budgets:
             self._key, self._deadline_s, self._power_of, self.shares = (), {}, {}, None
             self._advice = None
             return change
-        key = (limit_w, beside_w, *(rests_on(party, limit_w) for party in parties))
+        key = (limit_w, beside_w, *(rests_on(demand, limit_w) for demand in demands))
         if key == self._key:
             return ""
         self._key, before = key, self.shares
-        binding = _shared(limit_w, parties, beside_w, self.shares, advised=False)
-        self._advice = advice = _shared(limit_w, parties, beside_w, self._advice, advised=True)
-        enforced = {party.name for party in parties if party.mode == "enforce"}
+        binding = _shared(limit_w, demands, beside_w, self.shares, advised=False)
+        self._advice = advice = _shared(limit_w, demands, beside_w, self._advice, advised=True)
+        enforced = {demand.name for demand in demands if demand.mode == "enforce"}
         self._deadline_s = {
             name: time_s
             for found, of_these in ((binding, True), (advice, False))
@@ -237,31 +237,31 @@ class Budgets:
         }
         self.shares = binding if enforced else advice
         self._power_of = self.shares.power_of
-        self._ratio_of = {party.name: party.power_ratio for party in parties}
+        self._ratio_of = {demand.name: demand.power_ratio for demand in demands}
         return _change(before, self.shares)
 
 
-def rests_on(party: Party, limit_w: float) -> tuple[object, ...]:
+def rests_on(demand: Demand, limit_w: float) -> tuple[object, ...]:
     """The inputs of the allocation, in steps below which a difference is noise."""
-    claims = party.claims(advised=True)
-    fixed_w = 0.0 if party.claims(advised=False) else party.limits_w
+    claims = demand.claims(advised=True)
+    fixed_w = 0.0 if demand.claims(advised=False) else demand.limits_w
     fixed = round(fixed_w / (FIXED_STEP_RATIO * limit_w))
-    own = round(math.log(party.own_s) / OWN_STEP_RATIO) if party.own_s else None
-    ratio = round(party.power_ratio / POWER_STEP_RATIO)
-    return party.name, party.mode, party.weight, party.digest, claims, fixed, own, ratio
+    own = round(math.log(demand.own_s) / OWN_STEP_RATIO) if demand.own_s else None
+    ratio = round(demand.power_ratio / POWER_STEP_RATIO)
+    return demand.name, demand.mode, demand.weight, demand.digest, claims, fixed, own, ratio
 
 
 def _shared(
     limit_w: float,
-    parties: Sequence[Party],
+    demands: Sequence[Demand],
     beside_w: float,
     before: Shares | None,
     *,
     advised: bool,
 ) -> Shares:
-    claims = [party for party in parties if party.claims(advised=advised)]
-    others = (party for party in parties if not party.claims(advised=advised))
-    fixed_w = beside_w + sum(party.limits_w for party in others)
+    claims = [demand for demand in demands if demand.claims(advised=advised)]
+    others = (demand for demand in demands if not demand.claims(advised=advised))
+    fixed_w = beside_w + sum(demand.limits_w for demand in others)
     now = shares(limit_w, claims, fixed_w, MARGIN_RATIO * limit_w)
     if before is None or before.limit_w != limit_w:
         return now

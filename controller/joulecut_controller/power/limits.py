@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
-from joulecut_controller.power.budget import Party
+from joulecut_controller.power.budget import Demand
 from joulecut_controller.view import POWER_SLACK_W
 
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
@@ -93,7 +93,7 @@ def allocate_limits(gpus: Sequence[LimitedGpu], capacity_w: float) -> Allocation
 def shared_limits(
     gpus: Sequence[LimitedGpu],
     equal: Allocation,
-    parties: Mapping[str, Party],
+    demands: Mapping[str, Demand],
     shares_w: Mapping[str, float],
 ) -> dict[str, float]:
     """Equal limits, but for the jobs whose share of the budget is known: what all these have of
@@ -101,23 +101,23 @@ def shared_limits(
     """
     known, limits_w = {gpu.uuid: gpu for gpu in gpus}, dict(equal.limits_w)
     sharing = {
-        name: party
-        for name, party in parties.items()
-        if shares_w.get(name) and all(uuid in limits_w for uuid in party.uuids)
+        name: demand
+        for name, demand in demands.items()
+        if shares_w.get(name) and all(uuid in limits_w for uuid in demand.uuids)
     }
-    room_w = sum(limits_w[uuid] for party in sharing.values() for uuid in party.uuids)
+    room_w = sum(limits_w[uuid] for demand in sharing.values() for uuid in demand.uuids)
     sum_w = sum(shares_w[name] for name in sharing)
-    for name, party in sharing.items():
+    for name, demand in sharing.items():
         own = [
-            replace(known[uuid], wanted_w=party.needs_w.get(uuid, known[uuid].wanted_w))
-            for uuid in party.uuids
+            replace(known[uuid], wanted_w=demand.needs_w.get(uuid, known[uuid].wanted_w))
+            for uuid in demand.uuids
         ]
         limits_w |= allocate_limits(own, room_w * shares_w[name] / sum_w).limits_w
     return limits_w
 
 
 def limits_above(
-    gpus: Sequence[LimitedGpu], parties: Mapping[str, Party], capacity_w: float
+    gpus: Sequence[LimitedGpu], demands: Mapping[str, Demand], capacity_w: float
 ) -> dict[str, dict[str, float]]:
     """By job, the limits that may stand above those that stay: where mean power is no more than
     these sum to, and all together within the capacity. A job may be named without any.
@@ -125,20 +125,20 @@ def limits_above(
     known = {gpu.uuid: gpu for gpu in gpus}
     total_w = sum(gpu.in_force_w for gpu in gpus)
     asked = []
-    for name, party in parties.items():
-        own = [known[uuid] for uuid in party.uuids if uuid in known]
+    for name, demand in demands.items():
+        own = [known[uuid] for uuid in demand.uuids if uuid in known]
         if (
-            party.mean_w is not None
-            and len(own) == len(party.uuids)
+            demand.mean_w is not None
+            and len(own) == len(demand.uuids)
             and not any(g.fixed for g in own)
         ):
-            asked.append((party.mean_w - sum(gpu.in_force_w for gpu in own), name, own))
+            asked.append((demand.mean_w - sum(gpu.in_force_w for gpu in own), name, own))
     found: dict[str, dict[str, float]] = {}
     for more_w, name, own in sorted(asked, key=lambda one: one[:2]):
         stays_w = sum(gpu.in_force_w for gpu in own)
         if more_w <= ABOVE_RATIO * stays_w and total_w + more_w <= capacity_w:
             total_w += more_w
-            needs_w = {g.uuid: min(parties[name].needs_w.get(g.uuid, 0.0), g.most_w) for g in own}
+            needs_w = {g.uuid: min(demands[name].needs_w.get(g.uuid, 0.0), g.most_w) for g in own}
             found[name] = {
                 gpu.uuid: float(math.ceil(needs_w[gpu.uuid]))
                 for gpu in own

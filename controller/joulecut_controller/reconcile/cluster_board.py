@@ -25,12 +25,12 @@ async def make_board(
     the loop whose last step failed. `elsewhere`: jobs of other controllers. Each job is shown as of
     its last step; a job without a step is absent.
     """
-    policy = cluster.seen.policy
+    policy = cluster.state.policy
     said = {key: trouble_text(key, error) for key, error in troubles.items()}
     boards = await _jobs(cluster, said)
     trouble = services.audit.trouble
     waits = f"the audit log waits for the store: {trouble}" if trouble else ""
-    others = other_controller(cluster.seen.view.nodes)
+    others = other_controller(cluster.state.view.nodes)
     left = _left(services.claims)
     found = (services.leases.lost, services.budgets.complaint, waits, *said.values(), others, left)
     warnings = tuple(filter(None, found))
@@ -61,11 +61,11 @@ async def make_board(
 
 async def _jobs(cluster: Cluster, said: dict[str, str]) -> tuple[JobBoard, ...]:
     boards = []
-    for name in cluster.seen.policies:
+    for name in cluster.state.policies:
         job = cluster.jobs.get(name)
-        if job is not None and job.picture is not None:
+        if job is not None and job.observed is not None:
             try:
-                shown = job.board(job.picture)
+                shown = job.board(job.observed)
             except Exception as error:  # one line of this job's, and no trouble of others
                 said[name] = trouble_text(name, described(error))
                 continue
@@ -77,7 +77,7 @@ async def _jobs(cluster: Cluster, said: dict[str, str]) -> tuple[JobBoard, ...]:
 def _wrong(cluster: Cluster, said: Mapping[str, str], warnings: Iterable[str]) -> Iterator[LogLine]:
     """Failed steps are errors, of their job where the key is one."""
     for key, text in said.items():
-        job = key if key in cluster.seen.policies else ""
+        job = key if key in cluster.state.policies else ""
         yield LogLine(job, text.removeprefix(f"{job} ") if job else text, "error")
     failed = set(said.values())
     yield from (LogLine("", text, "warning") for text in warnings if text not in failed)

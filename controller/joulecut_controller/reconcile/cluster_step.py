@@ -23,7 +23,7 @@ from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
 from joulecut_controller.ports import Rates, Record
 from joulecut_controller.power.budget import Share
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices
+from joulecut_controller.reconcile.context import ClusterState, JobServices
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.leases import LimitOutcome
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
@@ -51,7 +51,7 @@ TROUBLE = {
 
 @dataclass(slots=True)
 class Cluster:
-    """Steps of the cluster; `seen` is what the last one saw.
+    """Steps of the cluster; `state` is what the last one saw.
 
     `changed` is called with each job that has something new to go by. `prices` are the newest
     answers of a Prometheus, by expression.
@@ -59,7 +59,7 @@ class Cluster:
 
     services: JobServices
     source: InitVar[PolicySource]
-    seen: ClusterSeen
+    state: ClusterState
     jobs: dict[str, JobController]
     rates: Rates | None
     prices: Mapping[str, Points]
@@ -72,8 +72,8 @@ class Cluster:
     _found: FoundJobs = field(default_factory=FoundJobs)
 
     def __post_init__(self, source: PolicySource) -> None:
-        self.watcher = PolicyWatcher(source, self.seen.policy, self.services.audit)
-        self.services.learner.set_profiles(profiles_of(self.seen.policy))
+        self.watcher = PolicyWatcher(source, self.state.policy, self.services.audit)
+        self.services.learner.set_profiles(profiles_of(self.state.policy))
 
     async def step(self) -> None:
         """One look at policy and agents."""
@@ -89,13 +89,13 @@ class Cluster:
 
     def unclaimed(self, reports: Iterable[tuple[str, str]]) -> None:
         """The names and GPUs of reports that belong to no entry of the policy."""
-        self._found.note(reports, self.seen.view.gpus)
+        self._found.note(reports, self.state.view.gpus)
 
     async def _follow_policy(self) -> set[str]:
         """One controller per job of the policy; the step of a job that left it releases it. Returns
         the jobs whose entry changed.
         """
-        newer, seen = await self.watcher.refresh(), self.seen
+        newer, seen = await self.watcher.refresh(), self.state
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
@@ -119,7 +119,7 @@ class Cluster:
 
     def _book_prices(self, cost: Cost) -> None:
         """Prices by the hour, as they come into force, for the log and for reports."""
-        now_s, before = self.services.unix_s(), self.seen.policy.cost
+        now_s, before = self.services.unix_s(), self.state.policy.cost
         if before.hour != cost.hour:
             self.services.audit.post("policy", "", f"prices: {cost.hour}")
         due = before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S
@@ -139,7 +139,7 @@ class Cluster:
     def _priced(self, job: JobPolicy, prices: Prices) -> JobPolicy:
         """The entry with the slowdown that costs least; that of before where it moved little, or
         is not known now."""
-        controller, before = self.jobs.get(job.name), self.seen.policies.get(job.name)
+        controller, before = self.jobs.get(job.name), self.state.policies.get(job.name)
         held = (
             before.slo.max_slowdown or 0.0
             if before and before.slo.least_cost
@@ -171,15 +171,15 @@ class Cluster:
         now_s = context.now_s()
         state = context.fleet.observe(now_s)
         await asyncio.sleep(0)  # streams and heartbeats come in between
-        view, moved = context.observer.arrange(self.seen.policy, state, now_s, self.jobs)
+        view, moved = context.observer.arrange(self.state.policy, state, now_s, self.jobs)
         faults = self.rates.faults(now_s) if self.rates else ()
-        self.seen.view = replace(view, rate_faults=faults)
-        self.reach.look(state.nodes, now_s)
+        self.state.view = replace(view, rate_faults=faults)
+        self.reach.update(state.nodes, now_s)
         if context.claims.leads:
-            idle = self.seen.policy.idle
+            idle = self.state.policy.idle
             after_s = idle.after_s if idle.mode != "off" else math.inf
             ledger = self.services.energy.ledger
-            ledger.look(self.seen.view.gpus, context.unix_s(), after_s)
+            ledger.update(self.state.view.gpus, context.unix_s(), after_s)
         lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
@@ -206,7 +206,7 @@ class Cluster:
 
     def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
-        seen = self.seen
+        seen = self.state
         now_s = seen.view.now_s if seen.begun else self.services.now_s()
         return replace(seen.view, now_s=now_s, jobs=tuple(jobs))
 
@@ -216,18 +216,18 @@ class Cluster:
         """The next step towards the shares and limits that keep the budget: by the leader for all
         jobs, by another controller for its own. Returns the seconds until that one is due again.
         """
-        services, policy, shared = self.services, self.seen.policy, self.services.shared_budget
-        leads, needed = shared.leads, services.power_budget.needed(self.seen.policy)
+        services, policy, shared = self.services, self.state.policy, self.services.shared_budget
+        leads, needed = shared.leads, services.power_budget.needed(self.state.policy)
         before = dict(shared.shares)
         if policy.power_budget_w is None:
             self._say(services.budgets.settle(None, ()))
             shared.shares = {}
         if needed or shared.active:
-            host_power_w, gpus = policy.cost.host_power_w, self.seen.view.gpus
+            host_power_w, gpus = policy.cost.host_power_w, self.state.view.gpus
             over = policy.power_budget_w is None or not policy.enforces
             shared.unknown = Share(limited=not over)
             own = {
-                name: self.jobs[name].party(one.job, gpus, host_power_w)
+                name: self.jobs[name].demand(one.job, gpus, host_power_w)
                 for name, one in (observations.items() if needed else ())
                 if name in self.jobs
             }
@@ -251,14 +251,14 @@ class Cluster:
 
     async def _divide(self) -> None:
         """Shares of all jobs, and the limits that keep the budget whatever becomes of clocks."""
-        services, policy, shared = self.services, self.seen.policy, self.services.shared_budget
+        services, policy, shared = self.services, self.state.policy, self.services.shared_budget
         budget, host_power_w = services.power_budget, policy.cost.host_power_w
-        parties = {name: one for name in self.seen.policies if (one := shared.parties.get(name))}
-        known = [budget.known(one, host_power_w) for one in parties.values()]
-        at_work = {uuid for party in known for uuid in party.uuids}
+        demands = {name: one for name in self.state.policies if (one := shared.demands.get(name))}
+        known = [budget.known(one, host_power_w) for one in demands.values()]
+        at_work = {uuid for demand in known for uuid in demand.uuids}
         beside_w = sum(
             budget.counted_w.get(uuid, 0.0) + host_power_w
-            for uuid in self.seen.view.gpus
+            for uuid in self.state.view.gpus
             if uuid not in at_work
         )
         # Before limits are known the shares are those of the leader before.
@@ -266,16 +266,16 @@ class Cluster:
             settle = services.budgets.settle  # 0.3 s of a processor for 200 jobs
             self._say(await asyncio.to_thread(settle, policy.power_budget_w, known, beside_w))
         share = services.budgets.share if services.budgets.shares else shared.share
-        shares = {name: share(name) for name in parties}
+        shares = {name: share(name) for name in demands}
         if not budget.begun:
             await asyncio.to_thread(budget.begin)
         # A step over 20,000 GPUs takes a second.
-        view, holds = self.seen.view, services.holds.all
-        await asyncio.to_thread(budget.step, policy, view, parties, shares, holds)
+        view, holds = self.state.view, services.holds.all
+        await asyncio.to_thread(budget.step, policy, view, demands, shares, holds)
         shared.give({name: budget.limiting(name, share) for name, share in shares.items()})
 
     async def _set_limits(self, order: LimitOrder, generation: int) -> LimitOutcome:
-        gpus, ttl_s = self.seen.view.gpus, self.seen.ttl_s()
+        gpus, ttl_s = self.state.view.gpus, self.state.ttl_s()
         return await self.services.power_budget.set_limits(order, gpus, generation, ttl_s)
 
     async def keep_memory(self) -> None:

@@ -174,8 +174,8 @@ class Commands:
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""
-        holding, picture = self.services.leases.of(job), self.jobs[job].picture
-        seen = picture.observation.job.placement.uuids if picture else ()
+        holding, observed = self.services.leases.of(job), self.jobs[job].observed
+        seen = observed.observation.job.placement.uuids if observed else ()
         return set(holding.address_of if holding else ()).union(seen)
 
     def _gpus(self) -> tuple[GpuView, ...]:

@@ -66,7 +66,7 @@ class ReconcileContext:
 
 
 @dataclass(slots=True)
-class ClusterSeen:
+class ClusterState:
     """The policy in force and the cluster as its last step saw it.
 
     `policy` has the running jobs of its classes and those that were found; `policies` has its jobs

@@ -2,7 +2,7 @@
 made and applied.
 
 A step looks at the job's own agents and GPUs. One that goes on with a worker's answer goes on with
-the picture of a moment ago. A plan is guarded against the cluster as it is when its commands go
+what was observed a moment ago. A plan is guarded against the cluster as it is when its commands go
 out, not as the step saw it.
 """
 
@@ -26,21 +26,21 @@ from joulecut_controller.plan.predicted import Prediction
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
-from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Point
+from joulecut_controller.power.budget import UNMEASURED_RATIO, Demand, Point
 from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices, give_way, in_thread
+from joulecut_controller.reconcile.context import ClusterState, JobServices, give_way, in_thread
 from joulecut_controller.reconcile.holds import JobBreaker
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.plan_rollout import PlanRollout, as_asked, drift, used_again
 from joulecut_controller.reconcile.planning_step import JobPlanning
 from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.reconcile.trust_inputs import StoredBook, job_seen
+from joulecut_controller.reconcile.trust_inputs import StoredBook, job_step
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import GpuShift, GpuView, JobState, View
 from joulecut_engine.money import Iteration, Prices, least_cost
 
-PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
+OBSERVED_S = 0.5  # agents sample once a second: a younger observation shows the same
 # Of very many jobs each is examined in turn: predictions compared and taught, prices and plan
 # checked in full (25 ms). A hundred jobs have their turn every minute. A job that is late or has
 # changed is planned at once.
@@ -54,7 +54,7 @@ FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgo
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Observed:
     """One job as its last step saw it: what its next decision is made of."""
 
     inputs: PlanningInput
@@ -67,19 +67,19 @@ class Picture:
 
 
 class JobController:
-    """One job. `rollout` holds the last decision and its outcome, `picture` what the last step saw;
+    """One job. `rollout` holds the last decision and its outcome, `observed` what the last one saw;
     `outdated`: the next step looks again.
     """
 
     def __init__(
         self,
         services: JobServices,
-        cluster: ClusterSeen,
+        cluster: ClusterState,
         policy: JobPolicy,
     ) -> None:
         self._services, self._cluster = services, cluster
         self.policy = policy
-        self.picture: Picture | None = None
+        self.observed: Observed | None = None
         self.outdated = False
         self._examined_s: float | None = None
         self._planning = JobPlanning(services.planners, policy.name)
@@ -109,42 +109,42 @@ class JobController:
     @property
     def measures_first(self) -> bool:
         """Whether its first baseline has begun and is not complete."""
-        if self.picture is None:
+        if self.observed is None:
             return False
-        measured = self.picture.observation.job.measured
+        measured = self.observed.observation.job.measured
         return measured.baseline is None and measured.current_iterations > 0
 
     async def step(self) -> bool:
         """Reconciles the job; whether it is in another phase than before."""
-        picture, moved = self._recent(), False
-        if picture is None:
-            picture, before = await self._look(), self.picture
-            phase = picture.observation.job.measured.phase
+        observed, moved = self._recent(), False
+        if observed is None:
+            observed, before = await self._look(), self.observed
+            phase = observed.observation.job.measured.phase
             moved = before is not None and before.observation.job.measured.phase != phase
-            self.picture = picture
+            self.observed = observed
             await give_way()
-            await self._plan_and_apply(picture)
-            await self._baseline.keep(picture.observation)
+            await self._plan_and_apply(observed)
+            await self._baseline.keep(observed.observation)
         else:
-            await self._plan_and_apply(picture)
+            await self._plan_and_apply(observed)
         return moved
 
     async def release_all(self, reason: str) -> Outcome:
         """Default clocks for everything held for the job, even while the store fails."""
         return await self.rollout.release_all(reason)
 
-    def _recent(self) -> Picture | None:
-        """The picture that the step goes on with; None where it looks again."""
-        picture = self.picture
-        if picture is None or self.outdated:
+    def _recent(self) -> Observed | None:
+        """The observation that the step goes on with; None where it looks again."""
+        observed = self.observed
+        if observed is None or self.outdated:
             return None
-        return picture if self._services.now_s() - picture.view.now_s < PICTURE_S else None
+        return observed if self._services.now_s() - observed.view.now_s < OBSERVED_S else None
 
     # -- a look ----------------------------------------------------------------------------
 
-    async def _look(self) -> Picture:
+    async def _look(self) -> Observed:
         """Observes and verifies, and learns from measurements."""
-        if self.picture is None:  # what an earlier controller measured
+        if self.observed is None:  # what an earlier controller measured
             await self._baseline.begin()
             services, windows = self._services, self._default_windows
             await in_thread(windows.reckon, services.unix_s(), services.now_s())
@@ -161,7 +161,7 @@ class JobController:
         self._learn(observation, view, examined=examined)
         await give_way()
         inputs = self._planning_input(observation, view, vetoes, predicted, examined=examined)
-        return Picture(inputs, observation)
+        return Observed(inputs, observation)
 
     def _observe(self, *, loads: bool) -> tuple[JobObservation, View]:
         """The job with its own agents and GPUs, as of now."""
@@ -171,7 +171,7 @@ class JobController:
         addresses = {known[uuid].address for uuid in uuids if uuid in known}
         state = self._services.fleet.observe(now_s, addresses) if addresses else FleetState((), ())
         policy = cluster.policies[self.name]
-        return observer.look(policy, state, reports, now_s, stats=self._stats, loads=loads)
+        return observer.observe(policy, state, reports, now_s, stats=self._stats, loads=loads)
 
     def _with_jobs(self, view: View, job: JobState) -> View:
         """The view with every job as it was seen last, this one as of now."""
@@ -308,31 +308,31 @@ class JobController:
         )
         if job.policy.is_order:
             return inputs
-        seen = job_seen(
+        step = job_step(
             inputs,
             observation,
             unix_s=self._services.unix_s(),
             applied=applied,
             suspected=self._breaker.suspected,
         )
-        words = self._default_windows.step(seen)
+        words = self._default_windows.step(step)
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
 
     # -- a plan ----------------------------------------------------------------------------
 
-    async def _plan_and_apply(self, picture: Picture) -> None:
+    async def _plan_and_apply(self, observed: Observed) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
-        observation = picture.observation
-        decision = self._planning.decide(picture.inputs, self.state, self.applied)
+        observation = observed.observation
+        decision = self._planning.decide(observed.inputs, self.state, self.applied)
         holds = self._services.holds.vetoes(self.name)
         if holds:  # an operator's command arrived since the step looked
             decision = given_up(self.state, holds[0])
         if decision is None:
             self.rollout.wait(observation.job.policy)
             return
-        view = self._refreshed(picture) if decision.plan else picture.view
+        view = self._refreshed(observed) if decision.plan else observed.view
         ttl_s = self._cluster.ttl_s()
         await self.rollout.apply(decision, observation, view, ttl_s)
         self._ask_frontier(observation.job)
@@ -342,10 +342,10 @@ class JobController:
             done = partial(self.rollout.complete, asked[0])
             self._services.background.want(("completion", self.name), work, done)
 
-    def _refreshed(self, picture: Picture) -> View:
-        """The picture's view with the job's own agents and GPUs as of now."""
-        view, now_s = picture.view, self._services.now_s()
-        uuids = picture.observation.job.placement.uuids
+    def _refreshed(self, observed: Observed) -> View:
+        """The observation's view with the job's own agents and GPUs as of now."""
+        view, now_s = observed.view, self._services.now_s()
+        uuids = observed.observation.job.placement.uuids
         state = self._services.fleet.observe(
             now_s, {view.gpus[uuid].address for uuid in uuids if uuid in view.gpus}
         )
@@ -358,7 +358,7 @@ class JobController:
     def _ask_frontier(self, job: JobState) -> None:
         costs = self.state.costs
         if costs is not None and job.measured.baseline is not None:
-            granularity, now_s = self.state.rung.granularity, self._services.now_s()
+            granularity, now_s = self.state.choice.granularity, self._services.now_s()
             prices = self._cluster.policy.cost.prices(hosts=False)
             self._services.frontiers.ask(self.name, costs, granularity, prices, now_s)
 
@@ -374,25 +374,25 @@ class JobController:
         while there is no frontier. Energies of a frontier have the hosts' in them, so that
         `prices` have none.
         """
-        picture, gpus = self.picture, 0
-        if picture is None:
+        observed, gpus = self.observed, 0
+        if observed is None:
             return None
-        job = picture.observation.job
+        job = observed.observation.job
         points, gpus = self._frontier(job), len(job.placement.uuids)
         if not points:
             return None
         each = [Iteration(one.iteration_time_s, one.energy_j) for one in points]
         return least_cost(each, gpus, prices).time_s / each[0].time_s - 1.0
 
-    def party(self, job: JobState, gpus: Mapping[str, GpuView], host_power_w: float) -> Party:
-        """The job as a party to the power budget. Hosts are in the frontier's energies already:
+    def demand(self, job: JobState, gpus: Mapping[str, GpuView], host_power_w: float) -> Demand:
+        """The job as a demand to the power budget. Hosts are in the frontier's energies already:
         planning charges them.
         """
         policy, uuids = job.policy, job.placement.uuids
         costs = self.state.costs if policy.profile is not None else None
         if costs is not None:
             job = without_limits(job, gpus, costs)
-        party = Party(
+        demand = Demand(
             policy.name,
             policy.weight,
             job.deadline_s or 0.0,
@@ -400,9 +400,9 @@ class JobController:
             uuids=tuple(sorted(uuids)),
         )
         if costs is None:
-            return party
+            return demand
         hosts_w = host_power_w * len(uuids)
-        party = self._drawing(party, costs, hosts_w)
+        demand = self._drawing(demand, costs, hosts_w)
         ratio, frontiers = self._power_ratio, self._services.frontiers
         points = frontiers.points(self.name, costs, job.measured.baseline, beyond=True)
         frontier = (
@@ -412,14 +412,14 @@ class JobController:
             )
             for one in points
         )
-        return replace(party, frontier=tuple(frontier), power_ratio=ratio, digest=costs.digest)
+        return replace(demand, frontier=tuple(frontier), power_ratio=ratio, digest=costs.digest)
 
-    def _drawing(self, party: Party, costs: Costs, hosts_w: float) -> Party:
+    def _drawing(self, demand: Demand, costs: Costs, hosts_w: float) -> Demand:
         """With what its GPUs draw at the clocks that they hold."""
         plan, clocks = self.applied, self.state.clocks
         needed = needed_w(costs, clocks) if clocks else None
         if plan is None or plan.forecast is None or needed is None:
-            return party
+            return demand
         mean_w = plan.forecast.energy_j / plan.forecast.iteration_time_s - hosts_w
         needs_w = {
             uuid: power_w
@@ -432,15 +432,15 @@ class JobController:
         if planned_w and abs(deadline_s / (allotted_s or deadline_s) - 1.0) < ALLOTTED_STEP:
             ratio = share.mean_ratio * mean_w / planned_w
             self._power_ratio = min(max(ratio, 1.0 / POWER_RATIO_MAX), POWER_RATIO_MAX)
-        return replace(party, mean_w=mean_w, needs_w=needs_w)
+        return replace(demand, mean_w=mean_w, needs_w=needs_w)
 
-    def board(self, picture: Picture) -> JobBoard:
+    def board(self, observed: Observed) -> JobBoard:
         """The job as its last step left it."""
         services, windows = self._services, self._default_windows
-        view, holding, rollout = picture.observation.job, self.rollout.holding, self.rollout
+        view, holding, rollout = observed.observation.job, self.rollout.holding, self.rollout
         if holding and as_asked(holding, view):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
-        timing = timing_of(view, picture.view.gpus)
+        timing = timing_of(view, observed.view.gpus)
         wait, ignored = self._planning.wait(), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
@@ -452,26 +452,26 @@ class JobController:
             + (f"; ignored: {ignored}" if ignored else ""),
             decision=rollout.decision,
             applied=self.applied,
-            frontier=() if evaluates else self._frontier(picture.observation.job),
+            frontier=() if evaluates else self._frontier(observed.observation.job),
             predict_error_time_ratio=services.learner.learning_stats(view.workload).error,
             predict_error_power_ratio=self._power_error,
-            rung=self.state.rung,
+            choice=self.state.choice,
             timing=None if isinstance(timing, str) else timing,
-            delay=delay_of(view, picture.view.gpus),
+            delay=delay_of(view, observed.view.gpus),
             holds=services.holds.of(self.name),
             trips=services.holds.trips(self.name),
             holdout=windows.holdouts(self._services.unix_s()),
             default_time=windows.time(),
             account=windows.account(),
-            vetoes=in_order(vetoes(picture.inputs)),
+            vetoes=in_order(vetoes(observed.inputs)),
             solver_wait=wait,
             computing=rollout.computing,
-            learnt=self._learnt(picture),
+            learnt=self._learnt(observed),
         )
 
-    def _learnt(self, picture: Picture) -> Learnt:
+    def _learnt(self, observed: Observed) -> Learnt:
         """What its own work taught, what other jobs say, and which GPUs have another pace."""
-        job, gpus = picture.observation.job, picture.view.gpus
+        job, gpus = observed.observation.job, observed.view.gpus
         own = self._services.predictions.learnt(job.workload) if job.policy.profile else Learnt()
         text = "; ".join(filter(None, (own.text, self._services.predictions.sentence(job))))
         drifting = (

@@ -374,11 +374,11 @@ class PlanRollout:
             generation=running,
             parent=running,
             mode=policy.mode,
-            granularity=self.state.rung.granularity,
+            granularity=self.state.choice.granularity,
             reason=reason,
             made_at_unix_s=self._context.unix_s(),
             granularity_asked=policy.clocks.granularity,
-            granularity_why=self.state.rung.why,
+            granularity_why=self.state.choice.why,
         )
 
 

@@ -1,7 +1,7 @@
 """The planning step of a job: a decision, or none yet while workers answer the planner's questions.
 
-A decision goes on where it waited, with the picture that it began with: a baseline that moves with
-every iteration does not change the question under way. A picture that changed in what matters
+A decision goes on where it waited, with what was observed when it began: a baseline that moves with
+every iteration does not change the question under way. An observation that changed in what matters
 begins another one.
 """
 
@@ -175,7 +175,7 @@ class JobPlanning:
             return Decision("keep", "steady", "plan unchanged", state)
         begun = self._under_way
         if begun is None or begun.rests_on != (*rests_on, hindered):
-            # The jobs of other pictures would be kept with each decision that waits.
+            # The jobs of other observations would be kept with each decision that waits.
             asked = replace(inputs, view=replace(inputs.view, jobs=()))
             steps = decide(asked, state, self._planners.estimator)
             begun = _UnderWay(asked, (*rests_on, hindered), steps, self._planners.now_s())
@@ -197,7 +197,9 @@ class JobPlanning:
             return None
         self._waits_since_s = None
         # A sibling, and the timing of changes within an iteration, count at once.
-        alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
+        alone = (
+            inputs.job.measured.peer_iteration_time_s is None and not decision.state.choice.timed
+        )
         self._steady = rests_on if decision.topic == "steady" and alone else None
         if decision.verdict == "change":
             self._planners.metrics.plans.add(self._planners.now_s() - begun.since_s)

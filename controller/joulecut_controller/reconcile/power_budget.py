@@ -17,7 +17,7 @@ from joulecut_controller.board import PowerLimits
 from joulecut_controller.orders import ALL, Hold
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Record, Store
-from joulecut_controller.power.budget import UNMEASURED_RATIO, Party, Share
+from joulecut_controller.power.budget import UNMEASURED_RATIO, Demand, Share
 from joulecut_controller.power.limits import (
     RAMP_S,
     Allocation,
@@ -128,7 +128,7 @@ class PowerBudget:
         self.begun = False
         if shared.leads:
             self.begin()
-        self._parties: Mapping[str, Party] = {}
+        self._demands: Mapping[str, Demand] = {}
         self._job_of: Mapping[str, str] = {}
         self._limits_w: Mapping[str, float] = {}
         self._above: dict[str, _Above] = {}
@@ -154,11 +154,11 @@ class PowerBudget:
         """Whether there is a budget, or limits of this store's are still in force."""
         return policy.power_budget_w is not None or bool(self._gpus)
 
-    def known(self, party: Party, host_power_w: float) -> Party:
+    def known(self, demand: Demand, host_power_w: float) -> Demand:
         """With what its limits leave it; one whose GPUs have no work cannot be slowed."""
-        limits_w = sum(self.counted_w.get(uuid, 0.0) + host_power_w for uuid in party.uuids)
-        frontier = () if self.unused.issuperset(party.uuids) else party.frontier
-        return replace(party, limits_w=limits_w, frontier=frontier)
+        limits_w = sum(self.counted_w.get(uuid, 0.0) + host_power_w for uuid in demand.uuids)
+        frontier = () if self.unused.issuperset(demand.uuids) else demand.frontier
+        return replace(demand, limits_w=limits_w, frontier=frontier)
 
     def limiting(self, job: str, share: Share) -> Share:
         """With what the limits do to the job's clocks and power."""
@@ -171,15 +171,15 @@ class PowerBudget:
         self,
         policy: Policy,
         view: View,
-        parties: Mapping[str, Party],
+        demands: Mapping[str, Demand],
         shares: Mapping[str, Share],
         holds: Iterable[Hold],
     ) -> None:
-        """One pass: the next orders; parties and shares by job. Raises Unavailable where the store
+        """One pass: the next orders; demands and shares by job. Raises Unavailable where the store
         cannot keep a step.
         """
-        self._parties = parties
-        self._job_of = {uuid: name for name, one in parties.items() for uuid in one.uuids}
+        self._demands = demands
+        self._job_of = {uuid: name for name, one in demands.items() for uuid in one.uuids}
         self.take_answers()
         self._shared.narrow(self._job_of)
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
@@ -200,11 +200,11 @@ class PowerBudget:
         self.counted_w = {**found.limits_w, **fixed}
         host_power_w = policy.cost.host_power_w
         shares_w = {
-            name: max(0.0, share.power_w - host_power_w * len(parties[name].uuids))
+            name: max(0.0, share.power_w - host_power_w * len(demands[name].uuids))
             for name, share in shares.items()
             if share.power_w is not None
         }
-        limits_w = shared_limits(gpus, found, parties, shares_w)
+        limits_w = shared_limits(gpus, found, demands, shares_w)
         exceeds = sum(self._limits_w.values()) + sum(fixed.values()) > capacity_w
         if exceeds or moved(self._limits_w, limits_w):
             self._limits_w = limits_w
@@ -216,15 +216,15 @@ class PowerBudget:
                 gpus = self._limited(policy, view, held)
             else:
                 self._keep(view)  # limits that were read back
-            self._step_above(view, gpus, self._corrected(parties), capacity_w, reason)
+            self._step_above(view, gpus, self._corrected(demands), capacity_w, reason)
         self._show(policy, view, gpus, found, enforced=not over)
 
-    def _corrected(self, parties: Mapping[str, Party]) -> dict[str, Party]:
+    def _corrected(self, demands: Mapping[str, Demand]) -> dict[str, Demand]:
         """With mean powers as measured."""
-        self.ratios = {name: ratio for name, ratio in self.ratios.items() if name in parties}
+        self.ratios = {name: ratio for name, ratio in self.ratios.items() if name in demands}
         return {
             name: replace(one, mean_w=one.mean_w * self.ratios.get(name, UNMEASURED_RATIO))
-            for name, one in parties.items()
+            for name, one in demands.items()
             if one.mean_w is not None
         }
 
@@ -232,25 +232,25 @@ class PowerBudget:
         self,
         view: View,
         gpus: Sequence[LimitedGpu],
-        parties: Mapping[str, Party],
+        demands: Mapping[str, Demand],
         capacity_w: float,
         reason: str,
     ) -> None:
         """Limits above those that stay, and what jobs draw under them."""
         nodes = {node.address: node for node in view.nodes}
         able = {
-            name: party
-            for name, party in parties.items()
+            name: demand
+            for name, demand in demands.items()
             if all(
                 uuid in self._gpus and self._settled(self._gpus[uuid], nodes)
-                for uuid in party.uuids
+                for uuid in demand.uuids
             )
         }
-        self._above = {name: above for name, above in self._above.items() if name in parties}
+        self._above = {name: above for name, above in self._above.items() if name in demands}
         wanted, above_w = limits_above(gpus, able, capacity_w), {g.uuid: g.above_w for g in gpus}
-        for name, party in parties.items():
+        for name, demand in demands.items():
             known, now_s = self._above.get(name), view.now_s
-            stands = {uuid: above_w[uuid] for uuid in party.uuids if above_w.get(uuid)}
+            stands = {uuid: above_w[uuid] for uuid in demand.uuids if above_w.get(uuid)}
             if name not in wanted:
                 self._above.pop(name, None)
                 if stands:
@@ -267,7 +267,7 @@ class PowerBudget:
                 else:
                     self._above[name] = known
             else:
-                self._above[name] = self._measure(name, view, party, known)
+                self._above[name] = self._measure(name, view, demand, known)
 
     def _settled(self, seen: _Seen, nodes: Mapping[str, NodeView]) -> bool:
         """Whether the limit that stays has been read back, and its node takes one above it."""
@@ -276,14 +276,14 @@ class PowerBudget:
         settled = shown and not seen.awaited and seen.shown_s < math.inf
         return node is not None and node.limits_above_kept and settled
 
-    def _measure(self, name: str, view: View, party: Party, known: _Above | None) -> _Above:
+    def _measure(self, name: str, view: View, demand: Demand, known: _Above | None) -> _Above:
         """The mean power of a job whose clocks no limit holds lower."""
-        shown = [view.gpus[uuid].snapshot for uuid in party.uuids if uuid in view.gpus]
+        shown = [view.gpus[uuid].snapshot for uuid in demand.uuids if uuid in view.gpus]
         counters = [one.energy_j for one in shown if one is not None and one.energy_j is not None]
         energy_j = sum(counters)
-        mean_w = round((party.mean_w or 0.0) / self.ratios.get(name, UNMEASURED_RATIO), 3)
+        mean_w = round((demand.mean_w or 0.0) / self.ratios.get(name, UNMEASURED_RATIO), 3)
         begun = _Above(view.now_s, view.now_s, mean_w, energy_j)
-        if known is None or known.mean_w != mean_w or len(counters) < len(party.uuids):
+        if known is None or known.mean_w != mean_w or len(counters) < len(demand.uuids):
             return begun
         if (elapsed_s := view.now_s - known.since_s) < MEASURED_S:
             return known
@@ -385,9 +385,9 @@ class PowerBudget:
         return {
             uuid: entry.power_limit_w
             for entry in policy.jobs
-            if entry.power_limit_w and (party := self._parties.get(entry.name))
-            if party.mode == "enforce"
-            for uuid in party.uuids
+            if entry.power_limit_w and (demand := self._demands.get(entry.name))
+            if demand.mode == "enforce"
+            for uuid in demand.uuids
         }
 
     def _orphaned(self, uuid: str) -> bool:

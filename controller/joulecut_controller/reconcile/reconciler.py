@@ -32,7 +32,7 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.cluster_board import make_board, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, HOLDS, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.context import ClusterSeen, JobServices, in_thread
+from joulecut_controller.reconcile.context import ClusterState, JobServices, in_thread
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Holds
@@ -156,7 +156,7 @@ class Reconciler:
         self._cluster = Cluster(
             services=self._services,
             source=source,
-            seen=ClusterSeen(policy, pacing),
+            state=ClusterState(policy, pacing),
             jobs=self._jobs,
             rates=rates,
             prices={} if prices is None else prices,
@@ -189,13 +189,13 @@ class Reconciler:
     @property
     def seen(self) -> FleetState:
         """Agents and GPUs as the cluster's last step saw them."""
-        view = self._cluster.seen.view
+        view = self._cluster.state.view
         return FleetState(view.nodes, tuple(view.gpus.values()))
 
     @property
     def policy(self) -> Policy:
         """The one in force, with the running jobs of its classes and those that were found."""
-        return self._cluster.seen.policy
+        return self._cluster.state.policy
 
     @property
     def policy_read(self) -> Policy:
@@ -214,7 +214,7 @@ class Reconciler:
 
     def ttl_s(self) -> float:
         """How long leases last, within what every agent allows."""
-        return self._cluster.seen.ttl_s()
+        return self._cluster.state.ttl_s()
 
     async def run(self) -> None:
         """Reconciles jobs and cluster by due time and news, until it is cancelled."""
@@ -301,7 +301,7 @@ class Reconciler:
 
     def wish(self) -> Wish:
         """What this term wants of the controllers that share the store."""
-        seen, claims = self._cluster.seen, self._services.claims
+        seen, claims = self._cluster.state, self._services.claims
         # The first step of the cluster knows no running jobs of classes yet.
         jobs = frozenset(seen.policies) if self._cluster.steps > 1 else None
         return Wish(jobs, frozenset(claims.given), self._barred(), self._reporting())
@@ -311,7 +311,7 @@ class Reconciler:
         those without a job that every controller can place; None: every one. Who keeps a power
         budget reads every limit.
         """
-        group, seen = self._services.claims.group, self._cluster.seen
+        group, seen = self._services.claims.group, self._cluster.state
         if group is None or len(group.watchers) < 2:
             return None
         if group.leads and self._services.power_budget.needed(seen.policy):
@@ -328,7 +328,7 @@ class Reconciler:
 
     def _reporting(self) -> frozenset[tuple[str, str]]:
         """Jobs that only reports place, with a GPU of each agent that hears of them."""
-        policies, gpus = self._cluster.seen.policies, self._cluster.seen.view.gpus
+        policies, gpus = self._cluster.state.policies, self._cluster.state.view.gpus
         found: dict[tuple[str, str], str] = {}
         for job, reports in self._elsewhere.items():
             placed = job in policies and policies[job].is_placed
@@ -348,7 +348,7 @@ class Reconciler:
         of, elsewhere = self._services.observer.agents_of, self._elsewhere
         return lost.union(
             name
-            for name in self._cluster.seen.policies
+            for name in self._cluster.state.policies
             if not of(name, elsewhere.get(name, {}).values()).isdisjoint((*lost, ""))
         )
 
@@ -410,10 +410,10 @@ class Reconciler:
     async def _step_job(self, name: str) -> bool:
         """Whether the job stays. One that left the policy is released and forgotten."""
         job = self._jobs.get(name)
-        if job is not None and name not in self._cluster.seen.policies:
+        if job is not None and name not in self._cluster.state.policies:
             await job.release_all("the job left the policy")
             del self._jobs[name]
-            self._cluster.seen.jobs.pop(name, None)
+            self._cluster.state.jobs.pop(name, None)
             job = None
         if job is None:
             return False
@@ -450,13 +450,13 @@ class Reconciler:
         self._services.claims.given.add(name)
         self.to_share.set()
         del self._jobs[name]
-        self._cluster.seen.jobs.pop(name, None)
+        self._cluster.state.jobs.pop(name, None)
         self._services.audit.post("lead", name, "handed over to another controller")
         self._to_show.set()
 
     def _elsewhere_on(self, uuids: set[str]) -> set[str]:
         """The jobs of other controllers that report from these GPUs or hold a lease there."""
-        gpus = self._cluster.seen.view.gpus
+        gpus = self._cluster.state.view.gpus
         shown = (gpus[uuid].snapshot for uuid in uuids & gpus.keys())
         holders = {one.lease.job for one in shown if one is not None and one.lease is not None}
         reporting = {name for name, known in self._elsewhere.items() if uuids & known.keys()}
@@ -466,7 +466,7 @@ class Reconciler:
         group, now_s = self._services.claims.group, self._services.now_s()
         self._cluster.unclaimed(one for one in (group.reporting if group else ()) if not one[0])
         await self._cluster.step()
-        known = self._cluster.seen.policies
+        known = self._cluster.state.policies
         if group and group.leads and known.keys() != group.holders.keys():
             self.to_share.set()
         self._elsewhere = {
@@ -482,9 +482,9 @@ class Reconciler:
     def _observations(self) -> dict[str, JobObservation]:
         """The newest of each job, in the order of the policy."""
         return {
-            name: job.picture.observation
-            for name in self._cluster.seen.policies
-            if (job := self._jobs.get(name)) and job.picture
+            name: job.observed.observation
+            for name in self._cluster.state.policies
+            if (job := self._jobs.get(name)) and job.observed
         }
 
     def _not_computed(self, key: tuple[str, str], error: str) -> None:
@@ -500,7 +500,7 @@ class Reconciler:
     def _take_in(self) -> None:
         """Gives reports to their jobs. Those that came before the cluster was seen wait."""
         self._reports += self._fleet.take_reports()
-        if not self._cluster.seen.begun:
+        if not self._cluster.state.begun:
             return
         reports, self._reports = self._reports, ()
         by_job, strays = self._services.observer.route(
@@ -524,15 +524,15 @@ class Reconciler:
         how it is itself.
         """
         for name, job in self._jobs.items():
-            if job.picture is not None and address in job.picture.view.node_at:
+            if job.observed is not None and address in job.observed.view.node_at:
                 self._news(name)
         if owners:
             self._loop.add(CLUSTER, self._spacing_s(HURRY_S))
 
     def _news(self, name: str) -> None:
         """The job is looked at again, and not more often than news may ask for."""
-        picture = self._jobs[name].picture if name in self._jobs else None
-        age_s = self._services.now_s() - picture.view.now_s if picture else math.inf
+        observed = self._jobs[name].observed if name in self._jobs else None
+        age_s = self._services.now_s() - observed.view.now_s if observed else math.inf
         spacing_s = self._spacing_s(max(NEWS_S, NEWS_S_PER_JOB * len(self._jobs)))
         self._changed(name, max(0.0, spacing_s - age_s))
 

@@ -1,4 +1,4 @@
-"""The power budget of all controllers of one store: parties, shares and orders of power limits.
+"""The power budget of all controllers of one store: demands, shares and orders of power limits.
 
 The leader keeps the budget for all GPUs. It sends each limit as an order to the controller of the
 GPU's job, because an agent has one lease for each GPU; the leader itself sets limits of GPUs
@@ -20,7 +20,7 @@ import numpy as np
 
 from joulecut_controller.election.claims import Claims
 from joulecut_controller.election.power_table import OwnTable, PowerRow, PowerTable
-from joulecut_controller.power.budget import OWN_STEP_RATIO, Party, Share, rests_on
+from joulecut_controller.power.budget import OWN_STEP_RATIO, Demand, Share, rests_on
 from joulecut_controller.reconcile.leases import LimitOutcome
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class SharedBudget:
 
     def __init__(self, claims: Claims, table: PowerTable | OwnTable) -> None:
         self._claims, self._table = claims, table
-        self.parties: dict[str, Party] = {}
+        self.demands: dict[str, Demand] = {}
         self.shares: dict[str, Share] = {}
         self.unknown = Share()
         self.pending: dict[str, LimitOrder] = {}
@@ -53,7 +53,7 @@ class SharedBudget:
         self._rows: dict[str, PowerRow] = {}
         self._since, self._led = 0, False
         self._outgoing: dict[str, dict[str, str | int]] = {}  # columns by job, not written yet
-        self._published: dict[str, object] = {}  # by job: the party as written last
+        self._published: dict[str, object] = {}  # by job: the demand as written last
 
     @property
     def leads(self) -> bool:
@@ -75,13 +75,13 @@ class SharedBudget:
     def _own(self, job: str) -> bool:
         return self.leads if job == NO_JOB else self._claims.has(job)
 
-    def need(self, own: Mapping[str, Party]) -> None:
-        """Publishes the parties of this controller's jobs, without jobs it has not observed."""
-        self.parties |= own
-        for name, party in own.items():
-            if self._published.get(name) != (news := _news(party)):
+    def need(self, own: Mapping[str, Demand]) -> None:
+        """Publishes the demands of this controller's jobs, without jobs it has not observed."""
+        self.demands |= own
+        for name, demand in own.items():
+            if self._published.get(name) != (news := _news(demand)):
                 self._published[name] = news
-                self._queue(name, party=_text(party))
+                self._queue(name, party=_text(demand))
         self._published = {name: news for name, news in self._published.items() if name in own}
 
     def give(self, shares: Mapping[str, Share]) -> None:
@@ -134,7 +134,7 @@ class SharedBudget:
         rows = await asyncio.to_thread(self._table.exchange, self._since, said, gone)
         self._outgoing = {}
         for name in gone if rows is not None else tuple(self._rows):
-            for kept in (self._rows, self.parties, self.pending, self.shares, self._published):
+            for kept in (self._rows, self.demands, self.pending, self.shares, self._published):
                 kept.pop(name, None)
         begins, self._led = self.leads and not self._led, self.leads
         for row in rows or ():
@@ -150,9 +150,9 @@ class SharedBudget:
             self.shares[name] = share
         if not self.leads:
             return
-        party = _read(row.party, Party)
-        if party is not None and name not in self._published:
-            self.parties[name] = party
+        demand = _read(row.party, Demand)
+        if demand is not None and name not in self._published:
+            self.demands[name] = demand
         order = self.pending.get(name) or _read(row.ordered, LimitOrder)
         if order is not None and row.done < row.number:
             self.pending[name] = order
@@ -181,11 +181,11 @@ class SharedBudget:
         self._outgoing.setdefault(job, {}).update(columns)
 
 
-def _news(party: Party) -> tuple[object, ...]:
-    """The party rounded to steps below which a change is noise; other values are published."""
-    mean = round(math.log(party.mean_w) / OWN_STEP_RATIO) if party.mean_w else None
-    needs_w = {uuid: round(limit_w) for uuid, limit_w in party.needs_w.items()}
-    return rests_on(party, 1.0), party.uuids, mean, needs_w
+def _news(demand: Demand) -> tuple[object, ...]:
+    """The demand rounded to steps below which a change is noise; other values are published."""
+    mean = round(math.log(demand.mean_w) / OWN_STEP_RATIO) if demand.mean_w else None
+    needs_w = {uuid: round(limit_w) for uuid, limit_w in demand.needs_w.items()}
+    return rests_on(demand, 1.0), demand.uuids, mean, needs_w
 
 
 def _text(value: object) -> str:

@@ -11,7 +11,7 @@ from joulecut_controller.plan.veto import first
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.savings.stored import read_windows
-from joulecut_controller.trust.seen import JobSeen, PlanInForce
+from joulecut_controller.trust.job_step import JobStep, PlanInForce
 from joulecut_controller.trust.window import KEPT_S, TOPIC, MeasuredWindow, to_json
 from joulecut_controller.view import Measured
 from joulecut_wire.errors import JoulecutError
@@ -19,17 +19,17 @@ from joulecut_wire.errors import JoulecutError
 WINDOWS_MAX = 5_000  # of one job and week
 
 
-def job_seen(
+def job_step(
     inputs: PlanningInput,
     observation: JobObservation,
     *,
     unix_s: float,
     applied: Plan | None,
     suspected: str,
-) -> JobSeen:
+) -> JobStep:
     """`applied` is the plan whose clocks are held."""
     measured = inputs.job.measured
-    return JobSeen(
+    return JobStep(
         job=inputs.job,
         shape=observation.shape,
         now_s=inputs.view.now_s,

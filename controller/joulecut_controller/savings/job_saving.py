@@ -21,7 +21,7 @@ BETWEEN_S_MAX = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Usage:
     """Energy of all the job's GPUs (J), time on the wall (s) and iterations, under plans.
     `measured_j` is the energy in windows; the rest is assumed.
     """
@@ -32,8 +32,8 @@ class Spent:
     iterations: float = 0.0
     iterating_s: float = 0.0  # of the time, what iterations of training took
 
-    def plus(self, other: "Spent") -> "Spent":
-        return Spent(
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(
             self.energy_j + other.energy_j,
             self.measured_j + other.measured_j,
             self.time_s + other.time_s,
@@ -50,7 +50,7 @@ class JobSaving:
     """
 
     shapes: tuple[Saving, ...] = ()
-    spent: Spent = Spent()
+    usage: Usage = Usage()
     uncounted_j: float = 0.0  # spent under plans in shapes whose ratio is not known
     saved_j: Interval | None = None
     measured_j: Interval | None = None
@@ -63,49 +63,49 @@ class JobSaving:
     @property
     def predicted_j(self) -> float:
         ratio = self.newest.predicted_saved_ratio if self.newest and self.saved_j else None
-        return 0.0 if ratio is None or ratio >= 1.0 else self.spent.energy_j * ratio / (1.0 - ratio)
+        return 0.0 if ratio is None or ratio >= 1.0 else self.usage.energy_j * ratio / (1.0 - ratio)
 
 
 def job_saving(windows: Iterable[MeasuredWindow]) -> JobSaving:
     """Of one job's windows."""
     given = tuple(windows)
     shapes, times = by_shape(given), plan_times(usable_windows(given))
-    spent, uncounted_j = Spent(), 0.0
+    usage, uncounted_j = Usage(), 0.0
     saved, measured, longer = list[Interval](), list[Interval](), list[Interval]()
     for one in shapes:
-        time = times.get((one.shape, one.phase), Spent())
-        spent = spent.plus(time)
+        time = times.get((one.shape, one.phase), Usage())
+        usage = usage.plus(time)
         if one.saved_ratio is None or one.slowdown_ratio is None:
             uncounted_j += time.energy_j
             continue
         saved.append(saved_j(one.saved_ratio, time.energy_j))
         measured.append(saved_j(one.saved_ratio, time.measured_j))
         longer.append(longer_s(one.slowdown_ratio, time).scaled(one.gpus))
-    return JobSaving(shapes, spent, uncounted_j, *map(total, (saved, measured, longer)))
+    return JobSaving(shapes, usage, uncounted_j, *map(total, (saved, measured, longer)))
 
 
-def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], Spent]:
+def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], Usage]:
     """What was spent under plans by shape and phase, of windows as `usable_windows` gives them.
 
     Time between two windows of one plan counts where no window of another phase lies in it. A
     window that begins before the one before it has ended (a clock was set back) counts for the part
     that is left.
     """
-    times: dict[tuple[str, str], Spent] = {}
+    times: dict[tuple[str, str], Usage] = {}
     reached_s = -math.inf
     last: MeasuredWindow | None = None
     for window in windows:
         key = (window.shape, window.phase)
-        spent = times.get(key, Spent())
+        usage = times.get(key, Usage())
         span_s = window.ended_unix_s - window.begun_unix_s
         fresh = min(1.0, max(0.0, (window.ended_unix_s - reached_s) / span_s))
         if window.arm == "plan":
-            seen = _spent(window, fresh * span_s)
-            spent = spent.plus(replace(seen, measured_j=seen.energy_j))
+            seen = _usage(window, fresh * span_s)
+            usage = usage.plus(replace(seen, measured_j=seen.energy_j))
             gap_s = window.begun_unix_s - reached_s
             if last and _same(last, window) and 0.0 < gap_s <= BETWEEN_S_MAX:
-                spent = spent.plus(_spent(last, gap_s / 2.0)).plus(_spent(window, gap_s / 2.0))
-        times[key] = spent
+                usage = usage.plus(_usage(last, gap_s / 2.0)).plus(_usage(window, gap_s / 2.0))
+        times[key] = usage
         if fresh > 0.0:
             reached_s = max(reached_s, window.ended_unix_s)
             last = window if window.arm == "plan" else None
@@ -117,10 +117,10 @@ def _same(one: MeasuredWindow, other: MeasuredWindow) -> bool:
     return (one.generation, one.shape, one.phase) == (other.generation, other.shape, other.phase)
 
 
-def _spent(window: MeasuredWindow, span_s: float) -> Spent:
+def _usage(window: MeasuredWindow, span_s: float) -> Usage:
     """What so much time like this window takes; iterations left out took some of it."""
     iterations = window.iterations * span_s / (window.ended_unix_s - window.begun_unix_s)
-    return Spent(
+    return Usage(
         energy_j=iterations * window.energy_j,
         time_s=span_s,
         iterations=iterations,
@@ -137,12 +137,12 @@ def saved_j(saved_ratio: Interval, energy_j: float) -> Interval:
     return saved_ratio.mapped(lambda r: energy_j * r / (1.0 - r))
 
 
-def longer_s(slowdown_ratio: Interval, spent: Spent) -> Interval:
+def longer_s(slowdown_ratio: Interval, usage: Usage) -> Interval:
     """Seconds that the same iterations would have taken less at default clocks.
 
     With s the slowdown, iterations that took t would have taken t / (1 + s).
     """
-    return slowdown_ratio.mapped(lambda s: spent.iterating_s * s / (1.0 + s))
+    return slowdown_ratio.mapped(lambda s: usage.iterating_s * s / (1.0 + s))
 
 
 def total(parts: Sequence[Interval]) -> Interval | None:

@@ -22,7 +22,7 @@ from joulecut_wire.errors import JoulecutError
 from joulecut_wire.messages import ReportFault
 
 PROMQL = "promql"
-LOOK_S = 0.5  # ranges are 10 s at least
+POLL_S = 0.5  # ranges are 10 s at least
 TIMEOUT_S = 5.0  # a Prometheus evaluates such an expression in milliseconds
 THREADS = 4
 SAMPLES_KEPT = 4096  # until a pass takes them
@@ -87,7 +87,7 @@ class PrometheusRates:
             while True:
                 self._follow(jobs())
                 self._ask_due(threads)
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
         finally:
             for answer in self._answers:
                 answer.cancel()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from joulecut_controller.policy.policy import Verify
+from joulecut_controller.trust.job_step import JobStep
 from joulecut_controller.trust.measured_windows import (
     REASONS,
     SETTLING_S,
@@ -25,7 +26,6 @@ from joulecut_controller.trust.measured_windows import (
 )
 from joulecut_controller.trust.saved_energy import SavedEnergy
 from joulecut_controller.trust.saving import HOLDOUTS_MIN, Saving
-from joulecut_controller.trust.seen import JobSeen
 from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, length_s
 from joulecut_controller.trust.switchback import (
     LATE_RATIO_MAX,
@@ -132,27 +132,27 @@ class DefaultWindows:
         self._enforced = False
         self._text = ""
 
-    def step(self, seen: JobSeen) -> str:
+    def step(self, step: JobStep) -> str:
         """Once a step, before planning. Returns the sentence of the running window, or ""."""
-        self._charge(seen)
-        self._share = seen.verify.holdout
-        hindrance = seen.hindrance or ("" if self._share else "the policy asks for none")
+        self._charge(step)
+        self._share = step.verify.holdout
+        hindrance = step.hindrance or ("" if self._share else "the policy asks for none")
         before, resumed = self._running, None
-        early = self._ends(seen, hindrance)
+        early = self._ends(step, hindrance)
         if before is not None and self._running is None and not early:
             resumed = before.generation  # another hold-out may follow at once
         self._text = hindrance
         if not hindrance:
-            self._arrange(seen)
+            self._arrange(step)
             if self._running is None:
-                self._text = self._begin_long(seen, resumed=resumed)
+                self._text = self._begin_long(step, resumed=resumed)
         if self._running is None and resumed is None:
-            self._begin_short(seen)
+            self._begin_short(step)
         interrupted = bool(early) and before is not None and before.asker == "holdout"
-        self._windows.see(seen, self._mark(seen, hindrance), interrupted=interrupted)
+        self._windows.see(step, self._mark(step, hindrance), interrupted=interrupted)
         if before is not None and before.asker == "holdout" and self._running is not before:
-            self._log_end(seen, before, early)
-        self.reckon(seen.unix_s, seen.now_s)
+            self._log_end(step, before, early)
+        self.reckon(step.unix_s, step.now_s)
         return self._running.sentence if self._running else ""
 
     def reckon(self, unix_s: float, now_s: float) -> None:
@@ -208,27 +208,27 @@ class DefaultWindows:
 
     # -- turns -----------------------------------------------------------------------------
 
-    def _charge(self, seen: JobSeen) -> None:
+    def _charge(self, step: JobStep) -> None:
         """Time passed: on the account of the running window, and as credit for short ones."""
         if self._since_s is None:
-            self._since_s = self._seen_s = seen.now_s
-        passed_s, self._seen_s = seen.now_s - self._seen_s, seen.now_s
-        self._measured_s = seen.measured.drift.measured_s
-        self._enforced = seen.enforced and seen.iteration_s is not None
-        if seen.lowered:
-            self._lowered_s = seen.now_s
+            self._since_s = self._seen_s = step.now_s
+        passed_s, self._seen_s = step.now_s - self._seen_s, step.now_s
+        self._measured_s = step.measured.drift.measured_s
+        self._enforced = step.enforced and step.iteration_s is not None
+        if step.lowered:
+            self._lowered_s = step.now_s
             # Waiting for a straggler has no hold-out beside it, and counts nowhere.
-            if not seen.measured.straggling:
-                known = _under_plan(seen)
-                ran = seen.chunk.ran if known and seen.chunk else 0
-                promised_j = ran * seen.plan.saved_j if seen.plan else 0.0
-                kind = (seen.shape, seen.measured.phase.shape)
-                self._saved.add(kind, seen.now_s, passed_s, ran, promised_j)
-        if not self._enforced or seen.iteration_s is None:
+            if not step.measured.straggling:
+                known = _under_plan(step)
+                ran = step.chunk.ran if known and step.chunk else 0
+                promised_j = ran * step.plan.saved_j if step.plan else 0.0
+                kind = (step.shape, step.measured.phase.shape)
+                self._saved.add(kind, step.now_s, passed_s, ran, promised_j)
+        if not self._enforced or step.iteration_s is None:
             return
-        expected_s = self._expected_s(seen)
+        expected_s = self._expected_s(step)
         if self._credit_s is None:  # one window, and the share since the last measurement
-            credit_s = expected_s + SHARE_MAX * max(0.0, seen.now_s - self._measured_s)
+            credit_s = expected_s + SHARE_MAX * max(0.0, step.now_s - self._measured_s)
         else:
             credit_s = self._credit_s + SHARE_MAX * passed_s
         if self._running is not None:
@@ -237,36 +237,36 @@ class DefaultWindows:
             credit_s -= passed_s if asker != "holdout" else 0.0
         self._credit_s = min(credit_s, SHORT_SAVED * expected_s)
 
-    def _expected_s(self, seen: JobSeen) -> float:
+    def _expected_s(self, step: JobStep) -> float:
         """Of a short window. Clocks are not lowered again before the dwell, so it costs no less."""
-        return max(length_s(seen.iteration_s or 0.0), seen.dwell_s)
+        return max(length_s(step.iteration_s or 0.0), step.dwell_s)
 
-    def _ends(self, seen: JobSeen, hindrance: str) -> str:
+    def _ends(self, step: JobStep, hindrance: str) -> str:
         """Ends the running window where it is over, or has to end. Returns why it ended early."""
         running = self._running
         if running is None:
             return ""
         early = ""
-        if running.shape != seen.shape:
+        if running.shape != step.shape:
             early = REASONS["shape"]
-        elif running.phase != seen.measured.phase.shape:
+        elif running.phase != step.measured.phase.shape:
             early = REASONS["phase"]
         elif running.asker != "holdout":
             early = "" if self._enforced else "the job is not enforced now"
-        elif hindrance or seen.verify != self._verify:
+        elif hindrance or step.verify != self._verify:
             early = hindrance or "the policy changed"
         else:
             early = self._windows.dropped
         if running.asker == "holdout":
-            over = seen.now_s >= running.ends_s
+            over = step.now_s >= running.ends_s
         else:
-            settled = seen.measured.at_default and seen.measured.settled
-            over = settled and seen.measured.current_iterations >= ITERATIONS and seen.powered
+            settled = step.measured.at_default and step.measured.settled
+            over = settled and step.measured.current_iterations >= ITERATIONS and step.powered
         if early or over:
             self._running = None
         return early
 
-    def _log_end(self, seen: JobSeen, ended: DefaultWindow, early: str) -> None:
+    def _log_end(self, step: JobStep, ended: DefaultWindow, early: str) -> None:
         """Logs what a hold-out measured."""
         if early:
             said = f"ended early, nothing is counted: {early}"
@@ -274,24 +274,24 @@ class DefaultWindows:
             said = f"ended: {self._windows.said}"
         else:
             said = f"ended: nothing is counted: {self._windows.dropped or REASONS['short']}"
-        self._book.note(seen.name, f"hold-out window {said}", ended.generation)
+        self._book.note(step.name, f"hold-out window {said}", ended.generation)
 
-    def _arrange(self, seen: JobSeen) -> None:
+    def _arrange(self, step: JobStep) -> None:
         """The schedule for this policy and iteration time; changed as seldom as possible."""
         held_out = self._running is not None and self._running.asker == "holdout"
-        if held_out or seen.iteration_s is None:
+        if held_out or step.iteration_s is None:
             return
-        verify, iteration_s = seen.verify, seen.iteration_s
+        verify, iteration_s = step.verify, step.iteration_s
         warm_up_s = _warm_up_s(verify)
-        wanted_s = slot_s(verify.window_s, iteration_s, seen.dwell_s, warm_up_s)
-        slim_s = slot_s(verify.window_s, SHRINK_RATIO * iteration_s, seen.dwell_s, warm_up_s)
+        wanted_s = slot_s(verify.window_s, iteration_s, step.dwell_s, warm_up_s)
+        slim_s = slot_s(verify.window_s, SHRINK_RATIO * iteration_s, step.dwell_s, warm_up_s)
         same = self._schedule is not None and verify == self._verify
         if same and self._schedule and wanted_s <= self._schedule.slot_s <= slim_s:
             return
         if not same or self._schedule is None or wanted_s != self._schedule.slot_s:
             self._verify = verify
-            self._schedule = SwitchbackSchedule(seen.name, verify.holdout, wanted_s)
-            self._scheduled_s, self._done = seen.now_s, None
+            self._schedule = SwitchbackSchedule(step.name, verify.holdout, wanted_s)
+            self._scheduled_s, self._done = step.now_s, None
             self._held = -NEIGHBOURS - 1
 
     def _due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
@@ -305,20 +305,20 @@ class DefaultWindows:
         missed = schedule.begins_unix_s(drawn) - unix_s + now_s < self._scheduled_s
         return slot >= drawn and self._done != cycle and not late and not missed
 
-    def _begin_long(self, seen: JobSeen, *, resumed: int | None) -> str:
+    def _begin_long(self, step: JobStep, *, resumed: int | None) -> str:
         """Begins a hold-out where one is due. Returns what a due one waits for, else "".
 
         `resumed` is the plan that was suspended for a hold-out that ends in this step.
         """
-        schedule, unix_s = self._schedule, seen.unix_s
+        schedule, unix_s = self._schedule, step.unix_s
         generation = resumed
-        if generation is None and seen.plan is not None and seen.lowered:
-            generation = seen.plan.generation
+        if generation is None and step.plan is not None and step.lowered:
+            generation = step.plan.generation
         if schedule is None or generation is None:
             return "no plan is in force that could be measured"
-        if not self._due(schedule, unix_s, seen.now_s):
+        if not self._due(schedule, unix_s, step.now_s):
             return ""
-        why = "" if resumed is not None else _unsettled(seen)
+        why = "" if resumed is not None else _unsettled(step)
         if why:
             return why
         slot = schedule.slot(unix_s)
@@ -327,14 +327,14 @@ class DefaultWindows:
             "hold-out window: default clocks until "
             f"{clock_text(until_unix_s)}, to measure the saving"
         )
-        if not self._book.note(seen.name, f"{sentence}; it begins", generation):
+        if not self._book.note(step.name, f"{sentence}; it begins", generation):
             return "the store did not take the record of it"
         self._running = DefaultWindow(
             "holdout",
             sentence,
-            seen.shape,
-            seen.measured.phase.shape,
-            ends_s=seen.now_s + until_unix_s - unix_s,
+            step.shape,
+            step.measured.phase.shape,
+            ends_s=step.now_s + until_unix_s - unix_s,
             generation=generation,
             slot=slot,
         )
@@ -342,84 +342,84 @@ class DefaultWindows:
         self._held, self._windows.said, self._windows.dropped = slot, "", ""
         return ""
 
-    def _begin_short(self, seen: JobSeen) -> None:
+    def _begin_short(self, step: JobStep) -> None:
         """Begins a short window where somebody asks for one, the account allows it, and it would
         show something: where a straggler, a power budget or another writer's lock changes the
         iteration time, default clocks tell nothing.
         """
-        if not self._enforced or not seen.lowered or seen.measured.straggling or seen.steered:
+        if not self._enforced or not step.lowered or step.measured.straggling or step.steered:
             return
-        asker, why = self._asks(seen)
+        asker, why = self._asks(step)
         if asker is None:
             return
-        shift = seen.measured.drift.gpu_shift
+        shift = step.measured.drift.gpu_shift
         needed = SHORT_SAVED if asker == "doubt" else 1.0
         if shift is not None and shift.ratio < 1.0:
             needed -= OVERDRAWN  # our clocks slow the others by more than was planned
-        if (self._credit_s or 0.0) < needed * self._expected_s(seen):
+        if (self._credit_s or 0.0) < needed * self._expected_s(step):
             return
         sentence = f"default clocks for {ITERATIONS} iterations: {why}"
         self._running = DefaultWindow(
             asker,
             sentence,
-            seen.shape,
-            seen.measured.phase.shape,
+            step.shape,
+            step.measured.phase.shape,
             ends_s=math.inf,
-            generation=seen.plan.generation if seen.plan else 0,
+            generation=step.plan.generation if step.plan else 0,
         )
 
-    def _asks(self, seen: JobSeen) -> tuple[Asker | None, str]:
+    def _asks(self, step: JobStep) -> tuple[Asker | None, str]:
         """Who asks for a short window, the strongest reason first."""
-        shifted = _shifted(seen.measured.drift, seen.gpus)
+        shifted = _shifted(step.measured.drift, step.gpus)
         if shifted:
             return "shift", shifted
-        if seen.suspected:
-            return "breaker", seen.suspected
+        if step.suspected:
+            return "breaker", step.suspected
         # A dozen iterations more say little where default clocks were only just measured.
-        if not seen.doubt or seen.now_s - max(self._since_s or 0.0, self._measured_s) < FIRST_S:
+        if not step.doubt or step.now_s - max(self._since_s or 0.0, self._measured_s) < FIRST_S:
             return None, ""
-        return "doubt", seen.doubt
+        return "doubt", step.doubt
 
-    def _mark(self, seen: JobSeen, hindrance: str) -> Mark | None:
+    def _mark(self, step: JobStep, hindrance: str) -> Mark | None:
         """What this step belongs to; None where clocks are changing or not known."""
-        arm: Arm = "plan" if _under_plan(seen) else "default"
-        measured = seen.measured
-        if measured.straggling or (arm == "default" and (seen.lowered or not measured.at_default)):
+        arm: Arm = "plan" if _under_plan(step) else "default"
+        measured = step.measured
+        if measured.straggling or (arm == "default" and (step.lowered or not measured.at_default)):
             return None
         schedule, running, warm_up_s = self._schedule, self._running, _warm_up_s(self._verify)
-        generation = seen.plan.generation if arm == "plan" and seen.plan else 0
-        of = (arm, seen.shape, measured.phase.shape, measured.since_s, generation)
-        settled = measured.settled and seen.now_s - measured.since_s >= min(SETTLING_S, warm_up_s)
+        generation = step.plan.generation if arm == "plan" and step.plan else 0
+        of = (arm, step.shape, measured.phase.shape, measured.since_s, generation)
+        settled = measured.settled and step.now_s - measured.since_s >= min(SETTLING_S, warm_up_s)
         if arm == "default":
             if running is None or running.asker != "holdout":
                 return Mark(*of)
-            warm = seen.now_s - self._lowered_s >= warm_up_s
+            warm = step.now_s - self._lowered_s >= warm_up_s
             return Mark(*of, running.slot, settled and warm, running.ends_s)
         if schedule is None or hindrance:
             return Mark(*of)
-        slot = schedule.slot(seen.unix_s)
-        into_s = seen.unix_s - schedule.begins_unix_s(slot)
-        warm = min(into_s, seen.now_s - measured.since_s) >= warm_up_s
+        slot = schedule.slot(step.unix_s)
+        into_s = step.unix_s - schedule.begins_unix_s(slot)
+        warm = min(into_s, step.now_s - measured.since_s) >= warm_up_s
         near = abs(slot - self._held) <= NEIGHBOURS or schedule.is_measured(slot)
         on_time = into_s - warm_up_s <= LATE_RATIO_MAX * schedule.slot_s
         counts = near and (on_time or self._windows.is_open(arm, slot))
-        return Mark(*of, slot, settled and warm and counts, seen.now_s + schedule.slot_s - into_s)
+        return Mark(*of, slot, settled and warm and counts, step.now_s + schedule.slot_s - into_s)
 
 
-def _under_plan(seen: JobSeen) -> bool:
+def _under_plan(step: JobStep) -> bool:
     """Whether the clocks in force are those of a plan, on all GPUs."""
-    lowered = seen.lowered and not seen.measured.at_default
-    return seen.plan is not None and seen.as_asked and lowered
+    lowered = step.lowered and not step.measured.at_default
+    return step.plan is not None and step.as_asked and lowered
 
 
 def _warm_up_s(verify: Verify) -> float:
     return verify.warm_up_s or WARM_UP_S
 
 
-def _unsettled(seen: JobSeen) -> str:
-    if not (seen.measured.settled and seen.as_asked):
+def _unsettled(step: JobStep) -> str:
+    if not (step.measured.settled and step.as_asked):
         return "the plan's clocks have not settled yet"
-    young = seen.now_s - seen.measured.since_s < seen.dwell_s
+    young = step.now_s - step.measured.since_s < step.dwell_s
     return "the plan is younger than its dwell" if young else ""
 
 

@@ -79,7 +79,7 @@ class EnergyLedger:
     gpu_s: dict[Payer, float] = field(default_factory=dict)
     _boards: dict[str, _Board] = field(default_factory=dict)
 
-    def look(
+    def update(
         self, gpus: Mapping[str, GpuView], now_unix_s: float, unused_after_s: float = math.inf
     ) -> None:
         if math.isnan(self.since_unix_s):

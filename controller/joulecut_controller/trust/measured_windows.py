@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from joulecut_controller.chunk import Chunk
+from joulecut_controller.trust.job_step import JobStep, PlanInForce
 from joulecut_controller.trust.saving import Saving, by_shape
-from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import Arm, MeasuredWindow
 
 SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
@@ -143,23 +143,23 @@ class MeasuredWindows:
         """Count of windows by arm and outcome."""
         return tuple((*key, count) for key, count in sorted(self._outcomes.items()))
 
-    def see(self, seen: JobSeen, mark: Mark | None, *, interrupted: bool = False) -> None:
+    def see(self, step: JobStep, mark: Mark | None, *, interrupted: bool = False) -> None:
         """Adds this step. `mark` is None where nothing can be measured; `interrupted`: a hold-out
         ended early.
         """
-        before, self._ahead_s = self._mark, seen.unix_s - seen.now_s
+        before, self._ahead_s = self._mark, step.unix_s - step.now_s
         if before is not None:
             why = _difference(before, mark)
             if not why:
-                self._take(seen.chunk)
+                self._take(step.chunk)
             if why or before != mark:
-                self._close(seen, why or ("stopped" if interrupted else ""))
+                self._close(step, why or ("stopped" if interrupted else ""))
         elif interrupted and not self.dropped:
             self._count("default", "stopped")
-        self._plan = seen.plan or self._plan
+        self._plan = step.plan or self._plan
         if mark is not None and mark.measured and self._open is None:
             self._mark = mark
-            self._open = _Sums(seen.now_s, len(seen.measured.locks))
+            self._open = _Sums(step.now_s, len(step.measured.locks))
 
     def is_open(self, arm: Arm, slot: int) -> bool:
         """Whether the window of this slot is open."""
@@ -205,11 +205,11 @@ class MeasuredWindows:
             predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
         )
 
-    def _close(self, seen: JobSeen, interrupted: str) -> None:
+    def _close(self, step: JobStep, interrupted: str) -> None:
         mark, sums = self._mark, self._open
         assert mark is not None
         assert sums is not None
-        early = "stopped" if seen.now_s < mark.ends_s else ""
+        early = "stopped" if step.now_s < mark.ends_s else ""
         self._count(mark.arm, interrupted or early or sums.fault() or self._kept(mark, sums))
         self._mark = self._open = None
 

@@ -50,7 +50,7 @@ OPENMETRICS = "application/openmetrics-text"
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
 STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
-ELSEWHERE_S, LOOK_S = 15.0, 0.5  # controllers show their parts, and hear questions, every 3 s
+ELSEWHERE_S, POLL_S = 15.0, 0.5  # controllers show their parts, and hear questions, every 3 s
 
 
 class Parts(TypedDict, total=False):
@@ -196,7 +196,7 @@ class Pages:
             (age_s, part), self._asked[name] = there[0], until_s
             if name in part.jobs:
                 return part.jobs[name] | {"controller": part.controller, "age_s": age_s}
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return None
 
     def now(self) -> Board:

@@ -35,7 +35,7 @@ PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
 PLAN_WAIT_S = 180.0  # for the plan of a phase: solving takes a minute on a busy processor
 COMPILE_S = 1200.0  # of the solver, once after an install: half a minute on an idle processor
 DEFAULT = "default clocks"
-LOOK_S = 0.3  # between two looks at the job's page, which cost a busy machine more than waiting
+POLL_S = 0.3  # between two looks at the job's page, which cost a busy machine more than waiting
 DEADLINE_RATIO = 0.003  # a plan is of a target whose deadline it has, but for the baseline's drift
 WARM_S = 1.0  # the first iterations, while processes still start, are not judged
 STRAGGLER_RATIO = 1.15  # of the job's own iteration: a sibling with one throttled GPU
@@ -341,7 +341,7 @@ class Course:
     def _job(self) -> dict[str, Any]:
         """The job as the controller shows it; empty while it does not answer."""
         assert self._cluster is not None
-        if now_s() >= self._seen_s + LOOK_S:
+        if now_s() >= self._seen_s + POLL_S:
             self._seen = get_json(self._cluster.page, f"/api/v1/jobs/{JOB}")
             self._seen_s = now_s()
         return self._seen

@@ -81,8 +81,8 @@ class Parts:
         for _ in range(ticks):
             self.sampler._tick()
             self.latency.started({UUIDS[1]: 1980 - 15 * (self.source.tick % 3)}, 0.0)
-            picture = self.sampler.latest()
-            self.drift_watch.look(picture.snapshot)
+            reading = self.sampler.latest()
+            self.drift_watch.check(reading.snapshot)
         return reachable(self)
 
 

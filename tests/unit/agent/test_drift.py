@@ -44,12 +44,12 @@ orders = st.builds(
 def _after(gpus: list[GpuSnapshot], order: Order = ORDER, memory: Memory | None = None) -> str:
     memory, cause = memory or Memory(order), ""
     for n, gpu in enumerate(gpus):
-        memory, cause = drift.look(memory, gpu, order, LATER_S + n)
+        memory, cause = drift.check(memory, gpu, order, LATER_S + n)
     return cause
 
 
 def _seen_in_force() -> Memory:
-    memory, cause = drift.look(Memory(ORDER), BUSY, ORDER, LATER_S)
+    memory, cause = drift.check(Memory(ORDER), BUSY, ORDER, LATER_S)
     assert not cause
     assert memory.reached
     return memory
@@ -79,7 +79,7 @@ def test_clocks_tell_who_set_them(gpu: GpuSnapshot, cause: str) -> None:
 def test_readings_that_follow_each_other_at_once_prove_nothing() -> None:
     memory, now_s = Memory(ORDER), LATER_S
     for _ in range(50):
-        memory, cause = drift.look(memory, replace(BUSY, clock_sm_mhz=900), ORDER, now_s)
+        memory, cause = drift.check(memory, replace(BUSY, clock_sm_mhz=900), ORDER, now_s)
         assert bool(cause) == (now_s - LATER_S >= drift.SUSPECT_S)
         now_s += 0.02
 
@@ -105,11 +105,11 @@ def test_limits_tell_who_set_them() -> None:
 
 def test_a_driver_that_forgot_is_seen_at_once() -> None:
     memory = _seen_in_force()
-    assert drift.look(memory, replace(BUSY, energy_j=0.0), ORDER, LATER_S)[1] == drift.RELOAD
+    assert drift.check(memory, replace(BUSY, energy_j=0.0), ORDER, LATER_S)[1] == drift.RELOAD
     gone = replace(BUSY, persistence=False)
-    assert drift.look(memory, gone, ORDER, LATER_S)[1] == drift.PERSISTENCE
+    assert drift.check(memory, gone, ORDER, LATER_S)[1] == drift.PERSISTENCE
     without = Order(TOP_MHZ)
-    assert drift.look(memory, replace(BUSY, energy_j=0.0), without, LATER_S)[1] == ""
+    assert drift.check(memory, replace(BUSY, energy_j=0.0), without, LATER_S)[1] == ""
 
 
 def test_a_driver_that_forgot_is_no_other_writer_in_whatever_order_it_is_read() -> None:
@@ -119,20 +119,20 @@ def test_a_driver_that_forgot_is_no_other_writer_in_whatever_order_it_is_read() 
     half = replace(BUSY, power_limit_enforced_w=700.0)
     gone, begun = replace(half, energy_j=None), replace(half, energy_j=1.0)
     for between, last in ((half, order), (gone, order), (gone, later)):
-        memory, cause = drift.look(
+        memory, cause = drift.check(
             Memory(order), replace(BUSY, power_limit_enforced_w=500.0), order, LATER_S
         )
         assert not cause
-        memory, cause = drift.look(memory, between, last, LATER_S + 0.5)
+        memory, cause = drift.check(memory, between, last, LATER_S + 0.5)
         assert not cause
-        assert drift.look(memory, begun, last, LATER_S + 1.0)[1] == drift.RELOAD
+        assert drift.check(memory, begun, last, LATER_S + 1.0)[1] == drift.RELOAD
 
 
 @given(st.lists(readings, max_size=8), orders)
 def test_without_a_setting_of_ours_there_is_no_drift(gpus: list[GpuSnapshot], order: Order) -> None:
     order, memory = replace(order, clock_max_mhz=0, power_limit_w=None), Memory()
     for gpu in gpus:
-        memory, cause = drift.look(memory, gpu, order, LATER_S)
+        memory, cause = drift.check(memory, gpu, order, LATER_S)
         assert cause == ""
 
 
@@ -144,7 +144,7 @@ def test_a_cause_takes_readings_in_a_row_or_is_for_the_keeper_to_confirm(
     memory, now_s, row = Memory(), 0.0, 0
     for gpu, step_s in gpus:
         now_s += step_s
-        memory, cause = drift.look(memory, gpu, order, now_s)
+        memory, cause = drift.check(memory, gpu, order, now_s)
         if cause in {drift.RELOAD, drift.PERSISTENCE}:
             row = 0
             continue
@@ -166,10 +166,10 @@ def test_a_lock_from_before_us_is_seen_under_load_only() -> None:
         memory = Memory()
         for _ in range(drift.TICKS):
             assert memory.site_mhz == 0
-            memory, cause = drift.look(memory, gpu, fresh, LATER_S)
+            memory, cause = drift.check(memory, gpu, fresh, LATER_S)
             assert cause == ""
         assert memory.site_mhz == site_mhz
-    memory, _ = drift.look(memory, replace(BUSY, clock_sm_mhz=TOP_MHZ), fresh, LATER_S)
+    memory, _ = drift.check(memory, replace(BUSY, clock_sm_mhz=TOP_MHZ), fresh, LATER_S)
     assert memory.site_mhz == 0
 
 
@@ -223,13 +223,13 @@ def test_one_reset_is_a_steps_end_and_the_next_is_external() -> None:
 def test_a_lock_that_comes_after_our_first_write_is_no_sites_lock() -> None:
     memory, low = Memory(), replace(BUSY, clock_sm_mhz=1200)
     for n in range(2 * drift.TICKS):
-        memory, _ = drift.look(memory, low, Order(TOP_MHZ), LATER_S + n)
+        memory, _ = drift.check(memory, low, Order(TOP_MHZ), LATER_S + n)
     assert memory.site_mhz == 0
 
 
 def test_a_sites_lock_is_known_by_what_was_seen_before_our_first_write() -> None:
     memory = Memory(site_mhz=1200, site_ticks=drift.TICKS)
-    memory, _ = drift.look(memory, replace(BUSY, clock_sm_mhz=900), Order(TOP_MHZ), LATER_S)
+    memory, _ = drift.check(memory, replace(BUSY, clock_sm_mhz=900), Order(TOP_MHZ), LATER_S)
     assert memory.site_mhz == 1200
 
 
@@ -243,11 +243,11 @@ def test_while_an_order_settles_nothing_is_judged_and_then_three_readings_are() 
     low = replace(BUSY, clock_sm_mhz=900)
     memory = Memory(ORDER)
     for now_s in (0.1, 0.4, 0.6, 0.8, 0.99):
-        memory, cause = drift.look(memory, low, ORDER, now_s)
+        memory, cause = drift.check(memory, low, ORDER, now_s)
         assert cause == "", now_s
     causes = []
     for now_s in (20.0, 30.0, 40.0):
-        memory, cause = drift.look(memory, low, ORDER, now_s)
+        memory, cause = drift.check(memory, low, ORDER, now_s)
         causes.append(cause)
     assert causes == ["", "", drift.NOT_REACHED], "two readings prove nothing, however far apart"
 
@@ -262,7 +262,7 @@ def test_what_was_seen_of_an_older_order_says_nothing_of_the_next() -> None:
 def test_an_earlier_clock_of_ours_is_no_evidence_of_another_writer(clock_mhz: int) -> None:
     """The driver is late with the newest one, or it shows what was."""
     order = replace(ORDER, written_mhz=(600, 1500, 1200))
-    memory, _ = drift.look(Memory(order), BUSY, order, LATER_S)
+    memory, _ = drift.check(Memory(order), BUSY, order, LATER_S)
     shows = [replace(BUSY, clock_sm_mhz=clock_mhz)] * drift.TICKS
     assert _after(shows, order, memory) == drift.NOT_REACHED
     assert _after(shows, memory=_seen_in_force()) == drift.EXTERNAL
@@ -286,7 +286,7 @@ def test_a_power_profile_is_not_an_external_writer() -> None:
     assert _after([told] * 9, ORDER, _seen_in_force()) == ""
     fresh, memory = Order(TOP_MHZ, fresh=True), Memory()
     for n in range(9):
-        memory, _ = drift.look(memory, told, fresh, LATER_S + n)
+        memory, _ = drift.check(memory, told, fresh, LATER_S + n)
     assert memory.site_mhz == 0
 
 
@@ -295,12 +295,12 @@ def test_a_gpu_that_runs_free_again_is_under_no_sites_lock() -> None:
     locked, fresh = replace(BUSY, clock_sm_mhz=900), Order(TOP_MHZ, fresh=True)
     memory = Memory()
     for n in range(9):
-        memory, _ = drift.look(memory, locked, fresh, LATER_S + n)
+        memory, _ = drift.check(memory, locked, fresh, LATER_S + n)
     assert memory.site_mhz == 900
     written = replace(fresh, fresh=False)
-    memory, _ = drift.look(memory, locked, written, LATER_S + 9)
+    memory, _ = drift.check(memory, locked, written, LATER_S + 9)
     assert memory.site_mhz == 900
-    memory, _ = drift.look(memory, replace(BUSY, clock_sm_mhz=TOP_MHZ), written, LATER_S + 10)
+    memory, _ = drift.check(memory, replace(BUSY, clock_sm_mhz=TOP_MHZ), written, LATER_S + 10)
     assert memory.site_mhz == 0
 
 
@@ -313,7 +313,7 @@ def _cause(*clocks_mhz: int, lease: Lease = LEASE, default_mhz: int = 1980) -> s
     order = order_of(lease, default_mhz, since_s=0.0, fresh=False)
     for n, clock_mhz in enumerate(clocks_mhz):
         reading = replace(STEPPED, clock_sm_mhz=clock_mhz)
-        memory, cause = drift.look(memory, reading, order, 10.0 + n)
+        memory, cause = drift.check(memory, reading, order, 10.0 + n)
     return cause
 
 

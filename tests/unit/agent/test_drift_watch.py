@@ -82,7 +82,7 @@ class Watched:
             self._sequence += 1
             self.now_s += each_s
             gpu = GpuSnapshot(UUID, clock_sm_mhz=clock_mhz, utilization_gpu_ratio=1.0)
-            self.drift_watch.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
+            self.drift_watch.check(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
 
     def asked(self) -> list[type[Request]]:
         """The requests that may end a lease."""

@@ -85,8 +85,8 @@ def test_jobs_and_idle_add_up_in_each_scope(tmp_path: Path, measured: bool) -> N
         if tick == 10:
             jobs = {"module": ("red",), "board": ("red",)}
         sampler._tick()
-    picture = sampler.latest()
-    module, board = picture.snapshot.gpus
+    reading = sampler.latest()
+    module, board = reading.snapshot.gpus
     assert module.energy_j is None
     assert board.energy_integrated_j is None
     assert sampler.account.books_of_integrals.total_j() == pytest.approx(module.energy_integrated_j)

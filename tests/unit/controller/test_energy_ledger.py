@@ -52,10 +52,10 @@ def test_owners_idle_and_unknown_add_up_to_the_board(
 ) -> None:
     ledger, kept = EnergyLedger(), list[str]()
     now_s, counter_j = 0.0, 1_000.0
-    ledger.look(seen(counter_j, None), now_s)
+    ledger.update(seen(counter_j, None), now_s)
     for grown_j, waited_s, job, what in looks:
         counter_j, now_s = counter_j + grown_j, now_s + waited_s
-        ledger.look(seen(counter_j, job), now_s)
+        ledger.update(seen(counter_j, job), now_s)
         if what == "close" and ledger.is_full:
             kept.append(ledger.closed())
         if what:
@@ -70,7 +70,7 @@ def test_the_owner_at_the_look_before_pays_and_nobody_for_a_long_silence() -> No
         (0.0, 0.0, None), (5.0, 100.0, ALICE), (10.0, 1_100.0, ALICE), (15.0, 1_500.0, None),
         (20.0, 1_600.0, ALICE), (900.0, 9_600.0, BOB), (1_800.0, 20_000.0, BOB),
     ):  # fmt: skip
-        ledger.look(seen(energy_j, job), at_s)
+        ledger.update(seen(energy_j, job), at_s)
     alice, bob = Payer("job", "alice", "physics", "gpu"), Payer("job", "bob")
     assert ledger.joules == {IDLE: 200.0, alice: 1_400.0, UNKNOWN: 8_000.0, bob: 10_400.0}
     assert payer_of(Allocation("G", "shared", source="slurm")) == UNKNOWN
@@ -79,16 +79,16 @@ def test_the_owner_at_the_look_before_pays_and_nobody_for_a_long_silence() -> No
 def test_a_counter_that_restarts_or_leaps_books_what_can_be_true() -> None:
     ledger = EnergyLedger()
     for at_s, energy_j in ((0.0, 5_000.0), (5.0, 300.0), (10.0, 1e15), (15.0, None), (20.0, 50.0)):
-        ledger.look(seen(energy_j, ALICE), at_s)
+        ledger.update(seen(energy_j, ALICE), at_s)
     assert math.fsum(ledger.joules.values()) == 350.0
 
 
 def test_a_sheet_kept_twice_counts_once_and_a_damaged_one_not() -> None:
     ledger = EnergyLedger()
-    ledger.look(seen(0.0, ALICE), 0.0)
-    ledger.look(seen(100.0, ALICE), 10.0)
+    ledger.update(seen(0.0, ALICE), 0.0)
+    ledger.update(seen(100.0, ALICE), 10.0)
     half = ledger.text()
-    ledger.look(seen(150.0, ALICE), 20.0)
+    ledger.update(seen(150.0, ALICE), 20.0)
     whole = ledger.closed()
     for damaged in (
         "",
@@ -114,7 +114,7 @@ def test_a_gpu_that_its_job_does_not_use_is_its_owners_and_named() -> None:
     ]  # fmt: skip
     named = []
     for number, (job, busy) in enumerate(looks):
-        ledger.look(seen(100.0 * number, job, busy), 60.0 * number, 150.0)
+        ledger.update(seen(100.0 * number, job, busy), 60.0 * number, 150.0)
         named.append(bool(ledger.unused_s(60.0 * number)))
     assert [number for number, one in enumerate(named) if one] == [3, 4]
     assert ledger.joules[unused] == 200.0
@@ -126,5 +126,5 @@ def test_a_gpu_that_its_job_does_not_use_is_its_owners_and_named() -> None:
 def test_a_sheet_of_the_version_before_is_read() -> None:
     text = json.dumps([1, 0.0, 10.0, [["job", "alice", "", "", "", 5.0]], {"G": [5.0, 10.0, 0]}])
     ledger = continued(text)
-    ledger.look(seen(25.0, None), 11.0)
+    ledger.update(seen(25.0, None), 11.0)
     assert ledger.joules == {Payer("job", "alice"): 25.0}

@@ -228,7 +228,7 @@ def test_it_holds_only_what_is_below_what_was_seen_free(
         lease = Lease("job", 1, 1, 0, mhz, 9.0) if leased else None
         shown = GpuSnapshot("a", clock_sm_mhz=mhz, lease=lease, slow_reason=slow)
         seen.add(mhz)
-        locks.look({"a": view("a", shown)}, {"a": mhz if leased else 0}, float(second))
+        locks.update({"a": view("a", shown)}, {"a": mhz if leased else 0}, float(second))
         held = locks.held_mhz.get("a")
         if leased:
             assert held is None
@@ -243,7 +243,7 @@ def test_a_clock_that_was_just_coming_back_is_taken_for_nothing() -> None:
     locks, rose = ExternalClockLocks(), []
     for second, clock_mhz in enumerate((LOCKED_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ, FREE_MHZ)):
         shown = {"a": view("a", GpuSnapshot("a", clock_sm_mhz=clock_mhz))}
-        locks.look(shown, {"a": 0}, float(second))
+        locks.update(shown, {"a": 0}, float(second))
         rose.append(locks.rose)
     assert not any(rose)
     assert not locks.held_mhz

@@ -12,8 +12,8 @@ from worlds import World
 
 from joulecut_controller.plan.granularity import (
     AGAIN_DWELLS,
-    Rung,
-    rung_of,
+    GranularityChoice,
+    choose_granularity,
     shortest_s,
     stretches_s,
 )
@@ -39,16 +39,19 @@ def _timed(gpu: GpuView, **timing: Any) -> GpuView:
     return replace(gpu, timing=replace(gpu.timing, **timing))
 
 
-def rung(
-    job: JobState, view: View, held: Rung | None = None, asked: GranularityAsked = "auto"
-) -> Rung:
+def choice(
+    job: JobState,
+    view: View,
+    held: GranularityChoice | None = None,
+    asked: GranularityAsked = "auto",
+) -> GranularityChoice:
     clocks = replace(job.policy.clocks, granularity=asked)
     job = replace(job, policy=replace(job.policy, clocks=clocks))
-    return rung_of(job, view, held or Rung(), DWELL_S)
+    return choose_granularity(job, view, held or GranularityChoice(), DWELL_S)
 
 
 def test_evidence_that_is_there_gives_two_changes() -> None:
-    found = rung(*case())
+    found = choice(*case())
     assert (found.name, found.limits.per_iteration) == ("changes", 2)
     assert found.limits.min_dwell_s >= STRETCH_S_MIN
     assert found.why == ""
@@ -58,7 +61,7 @@ def test_every_gpu_must_have_starts() -> None:
     job, view = case()
     first = job.placement.stages[0][0]
     gpus = {**view.gpus, first: replace(view.gpus[first], timing=None)}
-    found = rung(job, replace(view, gpus=gpus))
+    found = choice(job, replace(view, gpus=gpus))
     assert found.name == "gpu"
     assert "known of 2 of 3 GPUs" in found.why
 
@@ -73,7 +76,7 @@ def test_every_gpu_must_have_starts() -> None:
     ],
 )
 def test_unsound_timing_leaves_one_clock(timing: dict[str, float], why: str) -> None:
-    found = rung(*case(**timing))
+    found = choice(*case(**timing))
     assert found.name == "gpu"
     assert why in found.why
 
@@ -81,41 +84,41 @@ def test_unsound_timing_leaves_one_clock(timing: dict[str, float], why: str) -> 
 def test_an_agent_that_times_nothing_leaves_one_clock() -> None:
     job, view = case()
     nodes = tuple(replace(node, timed_steps_max=0) for node in view.nodes)
-    assert "cannot time 2 changes" in rung(job, replace(view, nodes=nodes)).why
+    assert "cannot time 2 changes" in choice(job, replace(view, nodes=nodes)).why
 
 
 def test_what_was_left_is_taken_up_again_after_a_wait() -> None:
-    held = rung(*case())
+    held = choice(*case())
     missed = case(missed_ratio=0.5)
-    left = rung(*missed, held)
+    left = choice(*missed, held)
     assert (left.name, left.left_s) == ("gpu", 1000.0)
     job, view = case()
     soon = replace(view, now_s=1000.0 + AGAIN_DWELLS * DWELL_S - 1.0)
-    assert rung(job, soon, left).name == "gpu"
-    assert rung(job, replace(view, now_s=soon.now_s + 2.0), left).name == "changes"
+    assert choice(job, soon, left).name == "gpu"
+    assert choice(job, replace(view, now_s=soon.now_s + 2.0), left).name == "changes"
 
 
 def test_a_share_of_misses_at_the_limit_does_not_flap() -> None:
     job, view = case(missed_ratio=0.25)
-    assert rung(job, view, rung(*case())).name == "changes"
-    assert rung(job, view).name == "gpu"
+    assert choice(job, view, choice(*case())).name == "changes"
+    assert choice(job, view).name == "gpu"
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.8, 1.25))
 def test_stretches_asked_for_carry_what_is_measured(jitter_s: float, moves: float) -> None:
     """And a little more or less jitter asks the solver nothing new."""
     job, view = case(start_jitter_s=jitter_s)
-    found = rung(job, view)
+    found = choice(job, view)
     assert found.limits.min_dwell_s >= shortest_s(job, view.gpus)
     job, view = case(start_jitter_s=jitter_s * moves)
-    again = rung(job, view, found)
+    again = choice(job, view, found)
     assert again.limits.min_dwell_s >= shortest_s(job, view.gpus)
-    assert rung(job, view, again).limits == again.limits
+    assert choice(job, view, again).limits == again.limits
 
 
 def test_the_policy_names_the_finest() -> None:
-    assert rung(*case(), asked="gpu") == Rung()
-    assert rung(*case(), asked="changes").why == ""
+    assert choice(*case(), asked="gpu") == GranularityChoice()
+    assert choice(*case(), asked="changes").why == ""
 
 
 def test_stretches_go_over_the_end_of_an_iteration() -> None:

@@ -40,7 +40,7 @@ class JobBench:
         observer.arrange(policy, state, now_s)
         reports = observer.route(self.world.take_reports())[0].get(self.world.job, [])
         stats = self.rollout._stats
-        observation, view = observer.look(policy.jobs[0], state, reports, now_s, stats=stats)
+        observation, view = observer.observe(policy.jobs[0], state, reports, now_s, stats=stats)
         return view, observation
 
     def plan(self, generation: int = 1) -> Plan:

@@ -259,7 +259,7 @@ class Watching:
         self.observer.arrange(self.policy, state, self.now_s)
         routed, _ = self.observer.route(reports)
         seen = {
-            job.name: self.observer.look(
+            job.name: self.observer.observe(
                 job,
                 state,
                 routed.get(job.name, []),

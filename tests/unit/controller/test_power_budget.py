@@ -4,21 +4,21 @@ are better is shown of `optimize.budget`.
 
 import pytest
 
-from joulecut_controller.power.budget import NEAR, Party, Point, Shares, _offered, shares
+from joulecut_controller.power.budget import NEAR, Demand, Point, Shares, _offered, shares
 
 
 def claim(
     name: str = "a", weight: float = 1.0, own_s: float = 1.0, power_w: float = 100.0
-) -> Party:
+) -> Demand:
     """A job whose energy falls by 2 J for each of nine steps of 1 % in time."""
     energy_j = power_w
     points = tuple(
         Point(1.0 + step / 100, (energy_j - 2 * step) / (1.0 + step / 100)) for step in range(10)
     )
-    return Party(name, weight, own_s, points)
+    return Demand(name, weight, own_s, points)
 
 
-def powers(found: Shares, claims: list[Party]) -> float:
+def powers(found: Shares, claims: list[Demand]) -> float:
     """Watts of the plans asked for, read off the frontiers."""
     total = 0.0
     for one in claims:

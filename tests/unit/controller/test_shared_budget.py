@@ -11,7 +11,7 @@ import numpy as np
 
 from joulecut_controller.election.claims import Claims, Group
 from joulecut_controller.election.power_table import OwnTable
-from joulecut_controller.power.budget import Party, Share
+from joulecut_controller.power.budget import Demand, Share
 from joulecut_controller.reconcile.leases import LimitOutcome
 from joulecut_controller.reconcile.shared_budget import NO_JOB, LimitOrder, SharedBudget
 
@@ -84,8 +84,8 @@ class Three:
 
     async def begin(self) -> None:
         needs = {
-            "a": Party("a", uuids=("g", "h"), mean_w=np.float64(400.0)),
-            "b": Party("b", uuids=("i",)),
+            "a": Demand("a", uuids=("g", "h"), mean_w=np.float64(400.0)),
+            "b": Demand("b", uuids=("i",)),
         }
         self.seats[2].need(needs)
         for number in (2, 1, 3):
@@ -101,8 +101,8 @@ def test_an_order_is_carried_out_once_and_answered() -> None:
         three = Three()
         await three.begin()
         leader, second = three.seats[1], three.seats[2]
-        assert set(leader.parties) == set(JOBS)
-        assert leader.parties["a"].mean_w == 400.0
+        assert set(leader.demands) == set(JOBS)
+        assert leader.demands["a"].mean_w == 400.0
         leader.give({"a": Share(1.5, 300.0)})
         leader.order(keep(g=200.0, h=210.0, z=90.0), three.job_of)
         assert await three.answered() == []
@@ -178,7 +178,7 @@ def test_a_leader_knows_which_orders_the_one_before_has_left() -> None:
         third = three.seats[3]
         await third.exchange((NO_JOB, *JOBS))
         assert (third.unsettled, set(third.pending)) == ({"g"}, {"a"})
-        assert set(third.parties) == set(JOBS)
+        assert set(third.demands) == set(JOBS)
         third.order(keep(h=100.0), three.job_of)
         await third.exchange()
         await three.seats[2].carry_out(three.gpus.set)

@@ -19,7 +19,7 @@ from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.trust_inputs import StoredBook, job_seen
+from joulecut_controller.reconcile.trust_inputs import StoredBook, job_step
 from joulecut_controller.trust.default_windows import DefaultWindows, HoldoutsShown
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule
 from joulecut_controller.trust.window import MeasuredWindow, from_json, to_json
@@ -116,7 +116,7 @@ class Bench:
         self.power_w = len(WORLD.uuids) * (320.0 if self.held else 280.0)
         inputs, observation = self._seen()
         applied = None if self.held or self.paused else _plan(self.job)
-        seen = job_seen(
+        seen = job_step(
             inputs,
             observation,
             unix_s=self.unix_s,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.savings.job_saving import (
-    Spent,
+    Usage,
     job_saving,
     longer_s,
     plan_times,
@@ -43,8 +43,8 @@ def window(
     )
 
 
-def plan_time(windows: list[MeasuredWindow]) -> Spent:
-    return plan_times(usable_windows(windows)).get(("a", ""), Spent())
+def plan_time(windows: list[MeasuredWindow]) -> Usage:
+    return plan_times(usable_windows(windows)).get(("a", ""), Usage())
 
 
 def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
@@ -83,7 +83,7 @@ def test_time_under_plans_never_exceeds_the_time_there_was(
 
 
 def test_a_ratio_is_of_what_default_clocks_would_have_taken() -> None:
-    spent = Spent(energy_j=800.0, iterating_s=102.0)
+    spent = Usage(energy_j=800.0, iterating_s=102.0)
     saved = saved_j(Interval(0.2, 0.1, 0.5), spent.energy_j)
     assert saved == Interval(pytest.approx(200.0), pytest.approx(800.0 / 9.0), 800.0)
     longer = longer_s(Interval(0.02, 0.0, 0.02), spent)
@@ -155,8 +155,8 @@ def test_jobs_add_up_and_what_is_not_known_is_counted() -> None:
         jobs[job] = job_saving(made)
     a, b, c = jobs.values()
     # twelve minutes of windows and the time between the last of one group and the next
-    assert a.saved_j.mid == pytest.approx(a.spent.energy_j * 0.25)
-    assert a.spent.time_s > 10 * 300.0
+    assert a.saved_j.mid == pytest.approx(a.usage.energy_j * 0.25)
+    assert a.usage.time_s > 10 * 300.0
     both = sum_of([a, b, c, job_saving([])], PRICES)
     assert both.saved_j.mid == pytest.approx(a.saved_j.mid + b.saved_j.mid)
     assert both.wall.saved_kwh.mid == pytest.approx(PRICES.pue * both.saved_j.mid / 3.6e6)

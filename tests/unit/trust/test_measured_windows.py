@@ -14,8 +14,8 @@ from joulecut_controller.observe.iteration_stats import IterationStats
 from joulecut_controller.observe.measurement_window import SAMPLES_KEPT
 from joulecut_controller.policy.policy import JobPolicy, Slo
 from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.trust.job_step import JobStep
 from joulecut_controller.trust.measured_windows import Mark, MeasuredWindows
-from joulecut_controller.trust.seen import JobSeen
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_controller.view import GpuView, Measured
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, IterationReport
@@ -111,7 +111,7 @@ class Job:
         gpus = self.gpus()
         measured, fresh = self.stats.fold(STAGES, here, gpus, self.now_s)
         mark = replace(MARK, since_s=measured.since_s)
-        self.windows.see(seen(measured, self.now_s, gpus, fresh.chunk), mark)
+        self.windows.see(step(measured, self.now_s, gpus, fresh.chunk), mark)
 
     def gpus(self, age_s: float = 0.2) -> dict[str, GpuView]:
         made = {}
@@ -132,16 +132,16 @@ class Job:
         measured, _ = self.stats.fold(STAGES, (), self.gpus(), self.now_s)
         over = replace(mark or replace(MARK, since_s=measured.since_s), slot=1)
         before = Counter({outcome: n for _, outcome, n in self.windows.outcomes})
-        self.windows.see(seen(measured, self.now_s, {}, None), over)
+        self.windows.see(step(measured, self.now_s, {}, None), over)
         after = Counter({outcome: n for _, outcome, n in self.windows.outcomes})
         [outcome] = (after - before).keys()
         return outcome
 
 
-def seen(
+def step(
     measured: Measured, now_s: float, gpus: dict[str, GpuView], chunk: Chunk | None
-) -> JobSeen:
-    return JobSeen(
+) -> JobStep:
+    return JobStep(
         job=replace(
             job_state(JobPolicy("job", "enforce", Slo(max_slowdown=0.05)), STAGES),
             measured=measured,

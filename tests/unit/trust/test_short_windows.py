@@ -10,7 +10,7 @@ from joulecut_controller.trust.default_windows import (
     OVERDRAWN,
     DefaultWindows,
 )
-from joulecut_controller.trust.seen import JobSeen, PlanInForce
+from joulecut_controller.trust.job_step import JobStep, PlanInForce
 from joulecut_controller.trust.short_window import SHARE_MAX, length_s
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_controller.view import BaselineDrift, GpuShift, JobState, Measured, Placement, Window
@@ -70,7 +70,7 @@ class Job:
         own = {name: changed.pop(name) for name in list(changed) if hasattr(measured, name)}
         measured = replace(measured, **own)
         policy = JobPolicy(self.name, "enforce", Slo(max_slowdown=0.05))
-        seen = JobSeen(
+        step = JobStep(
             job=JobState(policy, Placement((), 0.0, 5.0), measured),
             shape="shape",
             now_s=now_s,
@@ -82,7 +82,7 @@ class Job:
             lowered=not self.held,
             as_asked=True,
         )
-        opened = bool(windows.step(replace(seen, **changed)))
+        opened = bool(windows.step(replace(step, **changed)))
         if opened != self.held:
             if self.held:
                 self.measured_s = now_s

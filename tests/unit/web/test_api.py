@@ -183,7 +183,7 @@ def test_the_url_is_one_that_can_be_opened(host: str, url: str) -> None:
 def test_a_job_of_another_controller_is_shown_once_that_hears_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("joulecut_controller.web.app.LOOK_S", 0.02)
+    monkeypatch.setattr("joulecut_controller.web.app.POLL_S", 0.02)
     whole, asked = boards.board(), dict[str, float]()
     name, rows = whole.jobs[0].view.policy.name, tuple(map(STANDING.json, whole.jobs))
     shown = job_json(whole.jobs[0], whole.view, policy=whole.policy)

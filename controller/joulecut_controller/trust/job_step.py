@@ -30,7 +30,7 @@ class PlanInForce:
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class JobStep:
     """`chunk` ran wholly under the clocks in force since the last step. `plan` is the one whose
     clocks are held under leases; `lowered` says whether any clock is. `as_asked`: all GPUs show
     exactly those clocks.
