@@ -12,7 +12,7 @@ from joulecut_wire.assumed import COUNTER_STEP_S
 from joulecut_wire.errors import Unavailable
 
 POLL_S = 0.01  # around an edge the counter is looked at so often: a tenth of a step
-POLL_S = 0.25  # between edges clock and temperature are sampled so often
+SAMPLE_S = 0.25  # between edges clock and temperature are sampled so often
 PASSES_MIN = 3  # in a window, however long one takes
 STILL_S = 5.0  # a counter that has not moved for fifty of its steps does not count
 
@@ -126,7 +126,7 @@ class _Meter:
     def _next_edge(self, not_before_s: float) -> _Edge:
         """The first step of the counter from a time on. Raises Unavailable."""
         while (left_s := not_before_s - self.bench.now_s()) > 0.0:
-            self.bench.work(min(POLL_S, left_s))
+            self.bench.work(min(SAMPLE_S, left_s))
             self.seen.append(self.bench.read())
         before = self._read()
         since_s = self.bench.now_s()
