@@ -221,7 +221,7 @@ class OtherJobs:
             self._forest = forest(rows, off)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
-            self._sure = max(0.0, _sure(workloads, self._errors[:, 0]))
+            self._sure = max(0.0, sure_error(workloads, self._errors[:, 0]))
 
     def voltage(self, card: str, top_mhz: float) -> Voltage:
         """Of a card, by the jobs measured on it, else by public sweeps."""
@@ -269,7 +269,7 @@ def _left_out(rows: Floats, off: Floats, fold: NDArray[np.int64]) -> Floats:
     return found
 
 
-def _sure(workloads: Sequence[str], errors: Floats) -> float:
+def sure_error(workloads: Sequence[str], errors: Floats) -> float:
     """What the error of the next workload stays below with a chance of SURE: a conformal quantile
     of the mean error of each, which is the largest of few.
     """
