@@ -20,7 +20,7 @@ MECHANISMS: dict[str, tuple[Replaced, ...]] = {
     "suspension": ((PlannerState, "after", lambda state, *_: state.at_default()),),
     # Plans keep the deadline under the job's jitter.
     "jitter": ((planner, "jitter_of", lambda *_: STILL),),
-    # Jitter of operations is told apart from that of whole iterations.
+    # Single operations have a jitter of their own, apart from that of whole iterations.
     "variance": ((measurement_window, "ratios", lambda _: None),),
     # The reference learns how fast default clocks walk, and the noise of a young job again.
     "walk": ((reference.Reference, "_learn_walk", lambda _: None),),

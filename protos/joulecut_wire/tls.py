@@ -17,7 +17,7 @@ from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # every public root together is a fifth of this
-POLL_S = 1.0  # between two looks at the files: a burst of connections costs one
+POLL_S = 1.0  # between two readings of the files: a burst of connections costs one
 T = TypeVar("T")
 
 
@@ -103,12 +103,12 @@ class Rotating(Generic[T]):
         self,
         read_all: Callable[[], tuple[T, Sequence[Path]]],
         complain: Callable[[str], None],
-        look_s: float = POLL_S,
+        poll_s: float = POLL_S,
     ) -> None:
         """`read_all` returns the value and its files, or raises BadInput, also here."""
         self._read_all = read_all
         self._complain = complain
-        self._poll_s = look_s
+        self._poll_s = poll_s
         self._lock = threading.Lock()
         self._value, self._paths = read_all()
         self._marks = _marks(self._paths)

@@ -40,7 +40,7 @@ def _held_for_a_while(driver: FakeNvml, node: RunningAgent, gpu: int, clock_mhz:
     """An order whose lease was seen while it lasted, and has run out."""
     assert accepted(node.order(driver.uuids[gpu], clock_mhz=clock_mhz))
     eventually("the order is seen", lambda: node.gpu(gpu).lease)
-    # And judged, as nobody says of it: whatever else is said of a reading is said by who judges.
+    # Nothing shows when the agent has judged a reading; another cause that it reports does.
     for brake in (True, False):
         driver.set_power_brake(gpu, brake)
         eventually("judged", lambda brake=brake: bool(node.gpu(gpu).slow_reason) is brake)

@@ -49,7 +49,7 @@ def test_a_straggler_is_waited_for_and_its_recovery_is_not(
 
 
 class Busy(AtOnce):
-    """Answers nothing from `busy` on until it is told to."""
+    """Workers that keep their answers while `busy`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ class Sampler:
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
         self._read_now = True
-        self._reading = threading.Lock()  # guards source and reading
+        self._lock = threading.Lock()  # guards source and newest reading
         self._warnings = Warnings()
         self._integral = PowerIntegral()
         self._described: tuple[GpuDescription, ...] = ()
@@ -138,11 +138,11 @@ class Sampler:
 
         Never waits: while the reader is busy there is nothing newer.
         """
-        if self._reading.acquire(blocking=False):
+        if self._lock.acquire(blocking=False):
             try:
                 self._collect(self.source.arrived())
             finally:
-                self._reading.release()
+                self._lock.release()
         return self.known()
 
     def known(self) -> NodeReading | None:
@@ -218,7 +218,7 @@ class Sampler:
         return not self._stop.is_set()
 
     def _turn(self) -> None:
-        with self._reading:
+        with self._lock:
             if not self._ready():
                 return
             self._collect(self.source.arrived())

@@ -59,7 +59,7 @@ SILENCE_POLL_S = 0.5
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 POLL_EVERY_S = 60.0  # at agents that others watch: their readings are for pages and the ledger
-POLLS_PER_S_MAX = 50.0  # of all agents; each costs two milliseconds. More are looked at less often
+POLLS_PER_S_MAX = 50.0  # of all agents; each costs two milliseconds. More are polled less often
 RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
 RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
 # Agents that do not number commands sample once a second; sooner after an answer a message may

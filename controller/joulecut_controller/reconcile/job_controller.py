@@ -1,8 +1,8 @@
 """One job of the policy: observed, what is applied verified, measurements learnt from, and a plan
 made and applied.
 
-A step looks at the job's own agents and GPUs. One that goes on with a worker's answer goes on with
-what was observed a moment ago. A plan is guarded against the cluster as it is when its commands go
+A step observes the job's own agents and GPUs. One that continues with a worker's answer uses the
+observation of a moment before. A plan is guarded against the cluster as it is when its commands go
 out, not as the step saw it.
 """
 
@@ -385,7 +385,7 @@ class JobController:
         return least_cost(each, gpus, prices).time_s / each[0].time_s - 1.0
 
     def demand(self, job: JobState, gpus: Mapping[str, GpuView], host_power_w: float) -> Demand:
-        """The job as a demand to the power budget. Hosts are in the frontier's energies already:
+        """The job's demand on the power budget. Hosts are in the frontier's energies already:
         planning charges them.
         """
         policy, uuids = job.policy, job.placement.uuids

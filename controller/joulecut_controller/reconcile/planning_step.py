@@ -1,8 +1,8 @@
 """The planning step of a job: a decision, or none yet while workers answer the planner's questions.
 
-A decision goes on where it waited, with what was observed when it began: a baseline that moves with
-every iteration does not change the question under way. An observation that changed in what matters
-begins another one.
+A decision that waited for an answer continues with the observation that it began with: a baseline
+that moves with every iteration does not change the question. An observation that differs in what
+the decision depends on begins another one.
 """
 
 from collections import OrderedDict

@@ -271,7 +271,7 @@ def _left_out(rows: Floats, off: Floats, fold: NDArray[np.int64]) -> Floats:
 
 def sure_error(workloads: Sequence[str], errors: Floats) -> float:
     """What the error of the next workload stays below with a chance of SURE: a conformal quantile
-    of the mean error of each, which is the largest of few.
+    of the mean error of each workload. Of few workloads it is the largest.
     """
     found: dict[str, list[float]] = {}
     for workload, error in zip(workloads, errors.tolist(), strict=True):
