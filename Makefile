@@ -6,7 +6,7 @@
 #   make test-smoke  a long test of each kind, as CI runs them beside `make test`
 #   make test-long  walks of processes, failover, torch, rendering, documented commands: for nights
 #   make nightly  what takes more than a minute each, and every property with fresh draws
-#                   [ARGS=--hypothesis-seed=N]
+#                   [ARGS=--hypothesis-seed=N] [BASE=IMAGE: both container images from it, by buildah]
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
@@ -84,7 +84,8 @@ $(VENV)/producers.done: constraints/all.txt tools/setup | torch
 	@tools/setup producers "$(PYTHON)" "$(VENV)"
 
 nightly: setup-dev debian producers
-	@$(PYTEST) --hypothesis-profile=fresh -m "nightly or (hypothesis and not long)" $(ARGS)
+	@tools/setup fuzzer "$(PYTHON)" "$(VENV)"
+	@JOULECUT_BASE=$(BASE) $(PYTEST) --hypothesis-profile=fresh -m "nightly or (hypothesis and not long)" $(ARGS)
 	@tools/setup cp-sat "$(PYTHON)" "$(VENV)"
 	@PYTHONPATH=$(VENV)/cp-sat $(BIN)/python benchmarks/cp_sat.py
 

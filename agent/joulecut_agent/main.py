@@ -84,9 +84,9 @@ def dispatch(argv: list[str]) -> int:
 
 def _check_installed() -> None:
     """Raises Unavailable if a package of the agent is not installed."""
-    for module in ("google", "grpc", "msgspec", "prometheus_client", "yaml"):
-        if find_spec(module) is None:
-            raise not_installed(f"{module} is not installed", "agent")
+    modules = ("google", "grpc", "msgspec", "prometheus_client", "yaml")
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise not_installed(f"modules of the agent are missing ({', '.join(missing)})", "agent")
 
 
 def _settings(path: Path, node: str | None = None) -> "Settings":

@@ -5,6 +5,7 @@ Units, chart, manifests, Slurm scripts, dashboards and rules. An existing file i
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from joulecut_wire.command import FINE, Parser
@@ -48,6 +49,7 @@ def write(source: str, folder: Path) -> int:
     if origin is None:
         raise Unavailable(f"this installation has no {source}: install the wheel of a release")
     try:
+        folder = folder.resolve()  # `new/..` is there without `new`
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(str(folder), "is not empty", "a new or an empty directory")
         return _written(origin, folder)
@@ -57,16 +59,17 @@ def write(source: str, folder: Path) -> int:
 
 def _written(origin: Path, folder: Path) -> int:
     """All or nothing: half a chart would install half a controller. Raises OSError."""
-    there = folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+    ours = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".joulecut-") as made:
             count = _copied(origin, Path(made) / "whole")
             for path in (Path(made) / "whole").iterdir():
                 path.rename(folder / path.name)
     except OSError:
-        if not there:
-            folder.rmdir()
+        for place in ours:
+            with suppress(OSError):
+                place.rmdir()
         raise
     return count
 

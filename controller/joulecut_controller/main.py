@@ -30,9 +30,10 @@ def run(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     log.use(args.log_format)
-    for module in ("yaml", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
-        if find_spec(module) is None:
-            raise not_installed(f"{module} is not installed", "controller")
+    modules = ("yaml", "grpc", "numba", "starlette", "sqlalchemy", "pg8000")
+    if missing := [module for module in modules if find_spec(module) is None]:
+        what = f"modules of the controller are missing ({', '.join(missing)})"
+        raise not_installed(what, "controller")
 
     from joulecut_controller import config  # noqa: PLC0415 -- only with a role
 

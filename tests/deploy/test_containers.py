@@ -1,6 +1,8 @@
-"""Container files, without building any: nothing is pulled in a test."""
+"""Container files. They are built at night alone, from a base of the user's: nothing is pulled."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -35,6 +37,33 @@ def test_what_is_shipped_runs_as_nobody_and_from_no_named_host(path: Path) -> No
     (extra,) = re.findall(r"'\.\[(\w+)\]'", text)
     assert extra == path.stem
     assert extra in PROJECT["project"]["optional-dependencies"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_builds_from_the_base_given(path: Path, tmp_path: Path) -> None:
+    """`make nightly BASE=IMAGE`; deploy/README.md says what such an image has."""
+    base = os.environ.get("JOULECUT_BASE")
+    if not base:
+        pytest.skip("no base: make nightly BASE=IMAGE")
+    if shutil.which("buildah") is None:
+        pytest.skip("Debian package buildah is not installed")
+    subprocess.run(f"git archive HEAD | tar -x -C {tmp_path}", shell=True, cwd=ROOT, check=True)
+    name, version = f"joulecut-{path.stem}", PROJECT["project"]["version"]
+    for argv in (
+        ["bud", "--build-arg", f"PYTHON={base}", "-f", path.relative_to(ROOT), "-t", name, "."],
+        ["from", "--name", f"{name}-tried", name],
+    ):
+        done = subprocess.run(
+            ["buildah", *argv], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+    try:
+        for said, argv in ((f"{name} {version}", [name, "--version"]), ("uid=65532", ["id"])):
+            run = ["buildah", "run", f"{name}-tried", "--", *argv]
+            assert subprocess.check_output(run, text=True).startswith(said)
+    finally:
+        subprocess.run(["buildah", "rm", f"{name}-tried"], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -46,16 +46,17 @@ def test_an_unknown_kind_and_a_file_in_the_way_are_one_line(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="systemd, helm, kustomize"):
         run(["docker-compose", str(tmp_path / "a")])
     (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file/below"):
+    for place in ("file", "file/below", "new/../file", "new/..", f"new/{'n' * 300}"):
         with pytest.raises(BadInput):
-            run(["helm", str(place)])
+            run(["helm", str(tmp_path / place)])
+    assert [path.name for path in tmp_path.rglob("*")] == ["file"]
 
 
 def test_a_disk_that_takes_no_more_leaves_nothing_and_is_named(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     (tmp_path / "empty").mkdir()
-    for name in ("new", "empty"):
+    for name in ("new", "new/below", "empty"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
         try:
             with pytest.raises(BadInput, match="File too large"):

@@ -73,6 +73,7 @@ def test_bare_is_what_a_training_script_imports(wheel: Path, tmp_path: Path) -> 
         assert _run(env.bin / command, "--help", cwd=env.bin).returncode == 0
         said = _run(env.bin / command, *words, cwd=env.bin)
         assert said.returncode == 1, command
+        assert f"modules of the {extra} are missing" in said.stderr
         assert f"whl[{extra}]'" in said.stderr
         assert "Traceback" not in said.stderr
     plan = _run(env.bin / "joulecut", "plan", "job.yaml", cwd=env.bin)
