@@ -87,6 +87,19 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert store.records("window") == (Record(1.0, "window", "a", "{}"),)
 
 
+def test_a_dump_of_before_among_the_tables_of_a_newer_program_is_brought_forward(
+    database: Database,
+) -> None:
+    """`pg_restore --clean` drops what the dump has, and no other table."""
+    database.open().record(event_of(3))
+    database.close()
+    database.run(ADDED[9], ADDED[6], "update joulecut_schema set version = 2")
+    store = database.open()
+    assert store.events() == (event_of(3),)
+    store.keep_learnt("predictors", "kept")
+    store.keep_record(Record(1.0, "window", "a", "{}"))
+
+
 @pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
 def test_the_way_back_is_the_copy_that_was_made_before_the_migration(
     tmp_path: Path, version: int

@@ -1,5 +1,7 @@
 """The breaker in the whole loop: what saves a job when everything that plans for it is wrong."""
 
+import itertools
+
 import numpy as np
 import pytest
 from worlds import Controller, World
@@ -61,6 +63,13 @@ def late(world: World, since: int, limit_s: float) -> int:
     )
 
 
+def times_lowered(world: World, since: int) -> int:
+    """How often clocks went from default to lower ones."""
+    top = {world.sku.clock_max_mhz}
+    lowered = [set(clocks.values()) != top for _, _, clocks in world.history[since:]]
+    return sum(now and not before for before, now in itertools.pairwise([False, *lowered]))
+
+
 @pytest.mark.first
 def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: DatabaseStore) -> None:
     """Predictor, planner and guard are all wrong, and stay wrong: only the breaker is left."""
@@ -98,6 +107,7 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: Datab
 
 
 STEPS = 8  # iterations between two windows
+CHANGING = 3  # iterations that begin before lowered clocks are known to be in force, in no window
 LATE_IN_PART = WINDOWS[0] - 4  # the window before two late ones
 
 
@@ -122,7 +132,9 @@ def test_no_job_is_slow_for_longer_than_two_windows_whatever_the_plans(
     before = len(world.history)
     controller.run(300, until=lambda: controller.job.trips == 1)
     assert world.at_default()
-    assert late(world, before, allowed_s) <= 2 * WINDOWS[0] + STEPS + more
+    # Planner and breaker are independent: a plan found late is tried again, later each time.
+    hidden = CHANGING * (times_lowered(world, before) - 1)
+    assert late(world, before, allowed_s) <= 2 * WINDOWS[0] + STEPS + more + hidden
 
 
 def test_the_breaker_works_where_the_store_fails(store: DatabaseStore) -> None:

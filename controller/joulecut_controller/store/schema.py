@@ -143,6 +143,16 @@ def _nothing(_: Connection) -> None:
     """
 
 
+def _made(table: Table) -> Migration:
+    """A dump of an older version that is restored leaves the tables of the newer one."""
+
+    def make(connection: Connection) -> None:
+        table.drop(connection, checkfirst=True)
+        table.create(connection)
+
+    return make
+
+
 def _drop_plans(connection: Connection) -> None:
     """Events have the number, the reason and the clocks of each plan."""
     connection.exec_driver_sql("DROP TABLE plan")
@@ -152,15 +162,15 @@ def _drop_plans(connection: Connection) -> None:
 # files in the field hold every version there ever was.
 MIGRATIONS: tuple[Migration, ...] = (
     _nothing,
-    LEARNT.create,
-    RECORDS.create,
+    _made(LEARNT),
+    _made(RECORDS),
     _nothing,
     _add_measured_unix_s,
-    CLAIMS.create,
-    PARTS.create,
+    _made(CLAIMS),
+    _made(PARTS),
     _drop_plans,
-    REACH.create,
-    POWER.create,
+    _made(REACH),
+    _made(POWER),
 )
 
 
