@@ -186,9 +186,11 @@ def _sentence(answer: Answer) -> str:
 def _credentials() -> dict[str, str]:
     """Basic credentials from the environment; a command line can be read by others.
 
-    Raises BadInput where the password file cannot be read.
+    Raises BadInput where the password file cannot be read, or belongs to no name.
     """
     user, path = os.environ.get(USER, ""), os.environ.get(PASSWORD_FILE, "")
+    if ":" in user or (path and not user):
+        raise BadInput(USER, f"{user!r:.60}", f"a name without a colon, with {PASSWORD_FILE}")
     if not user:
         return {}
     password = user_file.line(Path(path)) if path else ""

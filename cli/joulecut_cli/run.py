@@ -17,6 +17,12 @@ from joulecut_wire.errors import BadInput, Unavailable
 # The names that a policy can have: a report under any other one reaches no job.
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 NAMES_ALLOWED = "the name in the policy: letters, digits and . _ : - after a letter or digit"
+# Hooks never fail a job: what they cannot use is said before it starts.
+VARIABLES = {
+    "JOULECUT_JOB": (JOB_NAME, NAMES_ALLOWED),
+    "JOULECUT_STAGE": (re.compile(r"\d{1,3}"), "a pipeline stage from 0"),
+    "JOULECUT_SOCKET": (re.compile(r"[^\0]{1,107}"), "the path of a socket, at most 107 bytes"),
+}
 USAGE = """\
 usage: joulecut run [--job NAME] -- COMMAND [ARGUMENT ...]
 
@@ -38,6 +44,9 @@ def run(argv: list[str]) -> int:
             raise BadInput("--job", f"{words[1]!r:.60}", NAMES_ALLOWED)
         os.environ["JOULECUT_JOB"] = words[1]
         words = words[2:]
+    for name, (allowed, meaning) in VARIABLES.items():
+        if (given := os.environ.get(name)) and not allowed.fullmatch(given):
+            raise BadInput(name, f"{given!r:.60}", meaning)
     if words[:1] == ["--"]:
         words = words[1:]
     elif words and words[0].startswith("-"):

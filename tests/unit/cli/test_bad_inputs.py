@@ -178,6 +178,13 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("demo --frobnicate", "--frobnicate"),
     ("demo surplus", "surplus"),
 )
+VARIABLES: tuple[tuple[str, str, str], ...] = (
+    ("run -- true", "JOULECUT_JOB", "a b"),
+    ("run -- true", "JOULECUT_STAGE", "first"),
+    ("run -- true", "JOULECUT_SOCKET", f"/{'x' * 120}"),
+    ("status", "JOULECUT_USER", "a:b"),
+    ("status", "JOULECUT_PASSWORD_FILE", "secret"),
+)
 # Words of versions before, and what is said today: the same answer, with one line on top.
 SWEEP = {**MODEL, "sweep": {"pipeline": [1, 2]}}
 RETIRED = (
@@ -224,9 +231,15 @@ def put(data: Any, path: str, value: object) -> None:
         data[last] = value
 
 
-def refused(folder: Path, said: str, *argv: str, main: Callable[[], int] = joulecut) -> None:
+def refused(
+    folder: Path,
+    said: str,
+    *argv: str,
+    main: Callable[[], int] = joulecut,
+    env: dict[str, str] | None = None,
+) -> None:
     before = sorted(folder.iterdir())
-    ended = commands.run(*argv, cwd=folder, main=main)
+    ended = commands.run(*argv, cwd=folder, main=main, env=env)
     assert ended.returncode == 2, (ended.stdout, ended.stderr)
     line = ended.stderr.removesuffix("\n")
     assert "\n" not in line
@@ -266,6 +279,13 @@ def test_a_value_that_cannot_be_is_named_with_its_key(
 @pytest.mark.parametrize(("words", "said"), WORDS, ids=[words for words, _ in WORDS])
 def test_words_that_mean_nothing_are_named(folder: Path, words: str, said: str) -> None:
     refused(folder, said, *shlex.split(words))
+
+
+@pytest.mark.parametrize(("words", "name", "value"), VARIABLES)
+def test_a_variable_that_cannot_be_is_named(
+    folder: Path, words: str, name: str, value: str
+) -> None:
+    refused(folder, name, *words.split(), env={name: value})
 
 
 def test_a_port_of_the_demo_that_is_in_use_is_named(folder: Path) -> None:
