@@ -15,7 +15,7 @@
 #   make docs    rewrites the generated documents: pages, docs/openapi.json, dashboards and rules
 #   make pictures   the pictures of docs, from live runs
 #   make docs-site  the documents as a site with search, in build/site
-#   make release wheel, sdist, chart, container contexts, SBOM and checksums, from a clean checkout
+#   make release two wheels and sdists, chart, container contexts, SBOM and checksums, from a clean checkout
 #   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
 #   make proto   regenerates the protobuf stubs
 
@@ -38,7 +38,7 @@ help:
 setup: $(VENV)/compiled.done
 setup-dev: $(VENV)/dev.done $(VENV)/compiled.done
 
-$(VENV)/run.done: pyproject.toml constraints/all.txt tools/setup
+$(VENV)/run.done: pyproject.toml lab/pyproject.toml constraints/all.txt tools/setup
 	@tools/setup run "$(PYTHON)" "$(VENV)"
 
 # Again where a kernel changed, so that the workers of a test run do not each compile it.

@@ -300,7 +300,7 @@ class _Reading:
         self._doc, self._folder, self._ignored = doc, folder, 0
         names = devices.names()
         root = section_of(AgentKeys)
-        device = replace(root.keys["device"], take=choice(*names))
+        device = replace(root.keys["device"], take=devices.named)
         own = {name: Key(name, _mapping) for name in names}
 
         def made(**values: Any) -> AgentKeys:

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 from joulecut_agent.ports.reader import DeviceReader
 from joulecut_agent.ports.writer import DeviceWriter
 from joulecut_wire.errors import BadInput, not_installed
+from joulecut_wire.quantity import choice
 
 GROUP = "joulecut.devices"
+SIMULATED = "simulated"  # of joulecut-lab, a distribution of its own
 
 
 class Backend(Protocol):
@@ -27,6 +29,14 @@ def names() -> list[str]:
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
+def named(given: object) -> str:
+    """The value of a key. Raises Fault, and Unavailable where the lab would bring it."""
+    known = names()
+    if given == SIMULATED and SIMULATED not in known:
+        raise not_installed("device simulated is of the lab, which is not installed", "", lab=True)
+    return str(choice(*known)(given))
+
+
 def address(name: str) -> str:
     """Import path of a back end, `module:name`. Raises BadInput on an unknown name."""
     return _point(name).value
@@ -37,7 +47,7 @@ def load(name: str) -> Backend:
     try:
         backend: Backend = _point(name).load()
     except ImportError as error:
-        raise not_installed(f"device {name} cannot be loaded: {error}", "all") from None
+        raise not_installed(f"device {name} cannot be loaded: {error}", "agent") from None
     return backend
 
 

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from joulecut_wire.errors import Unavailable
 
 ENTRY_POINTS = "joulecut.commands"
+LAB = ("demo", "audit", "model", "compare", "fit", "study")  # of joulecut-lab, another distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Command:
 
     target: str
     summary: str
-    extra: str = "all"
+    extra: str = "controller"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import gc
 import importlib
 import sys
 
-from joulecut_cli.commands import all_commands, find, groups
+from joulecut_cli.commands import LAB, all_commands, find, groups
 from joulecut_wire.command import FINE, guarded, retired
 from joulecut_wire.errors import BadInput, not_installed
 from joulecut_wire.quantity import nearest
@@ -49,6 +49,8 @@ def dispatch(argv: list[str]) -> int:
     command = find(name)
     if command is None and name in GONE:
         raise BadInput(name, "is gone", GONE[name])
+    if command is None and name in LAB:
+        raise not_installed(f"{name} is a command of the lab, which is not installed", "", lab=True)
     if command is None:
         known = tuple(all_commands())
         what = f"no such command{nearest(name, (*known, *HELP, *VERSION))}"
@@ -60,7 +62,7 @@ def dispatch(argv: list[str]) -> int:
         if (error.name or "").startswith("joulecut"):
             raise
         what = f"{name} needs {error.name}, which is not installed"
-        raise not_installed(what, command.extra) from None
+        raise not_installed(what, command.extra, lab=name in LAB) from None
     return status
 
 

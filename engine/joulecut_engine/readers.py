@@ -10,10 +10,8 @@ from typing import Any
 GROUP = "joulecut.readers"
 
 
-def reader(name: str) -> Any:
-    """Raises ValueError where the installation has none."""
+def reader(name: str, package: str = "joulecut") -> Any:
+    """`package` brings it. Raises ValueError where the installation has none."""
     for point in entry_points(group=GROUP, name=name):
         return point.load()
-    raise ValueError(
-        f"no reader {name}: this installation of joulecut is incomplete; install again"
-    )
+    raise ValueError(f"no reader {name}: {package} brings it, and is not installed as a whole")

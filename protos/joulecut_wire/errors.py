@@ -35,11 +35,16 @@ class Unavailable(JoulecutError):
         super().__init__(_flat(text))
 
 
-def not_installed(what: str, extra: str, otherwise: str = "") -> Unavailable:
-    """`what` is missing; an extra of this checkout or of a release's wheel brings it."""
+def not_installed(what: str, extra: str, *, lab: bool = False) -> Unavailable:
+    """`what` is missing. This checkout or a release's wheel brings it by an extra; `lab`: that of
+    the lab, "" for the lab itself.
+    """
     checkout = Path(__file__).resolve().parents[2]
-    place = str(checkout) if (checkout / "pyproject.toml").exists() else WHEEL
-    return Unavailable(f"{what}: pip install '{place}[{extra}]'{otherwise}")
+    place = LAB_WHEEL if lab else WHEEL
+    if (checkout / "pyproject.toml").exists():
+        place = str(checkout / "lab" if lab else checkout)
+    asked = f"[{extra}]" if extra else ""
+    return Unavailable(f"{what}: pip install '{place}{asked}'")
 
 
 def described(error: Exception) -> str:
@@ -52,6 +57,7 @@ def described(error: Exception) -> str:
 
 
 WHEEL = "joulecut-VERSION-py3-none-any.whl"
+LAB_WHEEL = "joulecut_lab-VERSION-py3-none-any.whl"
 LINE_LENGTH_MAX = 300  # A value pasted by accident must not fill the terminal.
 
 

@@ -39,12 +39,12 @@ def test_a_release_is_whole_and_a_commit_gives_it_again(checkout: Path, tmp_path
     files = _released(checkout)
     sums = dict(line.split()[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
     assert sums == {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
-    (wheel,) = (name for name in files if name.endswith(".whl"))
+    wheel, lab = sorted(name for name in files if name.endswith(".whl"))
     version = wheel.split("-")[1]
     assert files.keys() == {
-        wheel, f"joulecut-{version}.tar.gz", f"joulecut-chart-{version}.tgz",
-        "agent-context.tar.gz", "controller-context.tar.gz",
-        "sbom-agent.cdx.json", "sbom-controller.cdx.json",
+        wheel, f"joulecut-{version}.tar.gz", lab, f"joulecut_lab-{version}.tar.gz",
+        f"joulecut-chart-{version}.tgz", "agent-context.tar.gz", "controller-context.tar.gz",
+        "sbom-agent.cdx.json", "sbom-controller.cdx.json", "sbom-lab.cdx.json",
     }  # fmt: skip
     chart = tmp_path / "chart.tgz"
     chart.write_bytes(files[f"joulecut-chart-{version}.tgz"])

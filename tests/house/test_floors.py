@@ -18,11 +18,11 @@ FAULTS = {
 
 
 def _required() -> list[Requirement]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    every = [
-        *project["dependencies"],
-        *(x for one in project["optional-dependencies"].values() for x in one),
-    ]
+    every = []
+    for file in ("pyproject.toml", "lab/pyproject.toml"):
+        project = tomllib.loads((ROOT / file).read_text())["project"]
+        every += project["dependencies"]
+        every += [x for one in project["optional-dependencies"].values() for x in one]
     return [Requirement(text) for text in every]
 
 

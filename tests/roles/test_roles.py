@@ -1,6 +1,5 @@
-"""The wheel, installed by role into clean environments, as its users will have it."""
+"""The wheels, installed by role into clean environments, as their users will have them."""
 
-import shutil
 import subprocess
 import sys
 import venv
@@ -33,14 +32,26 @@ def _run(*argv: str | Path, cwd: Path | None = None) -> subprocess.CompletedProc
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    built = _run(
-        sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation",
-        "-w", out, ROOT,
-    )  # fmt: skip
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Their folder. The lab's is built from its sdist, as a packager does."""
+    out = tmp_path_factory.mktemp("wheels")
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    sdist = "from hatchling.build import build_sdist; import sys; build_sdist(sys.argv[1])"
+    packed = _run(sys.executable, "-c", sdist, out, cwd=ROOT / "lab")
+    assert packed.returncode == 0, packed.stderr
+    built = _run(*build, "-w", out, ROOT, next(out.glob("joulecut_lab-*.tar.gz")))
     assert built.returncode == 0, built.stderr
-    return next(out.glob("joulecut-*.whl"))
+    return out
+
+
+@pytest.fixture
+def wheel(wheels: Path) -> Path:
+    return next(wheels.glob("joulecut-*.whl"))
+
+
+@pytest.fixture
+def lab(wheels: Path) -> Path:
+    return next(wheels.glob("joulecut_lab-*.whl"))
 
 
 class Clean:
@@ -50,14 +61,15 @@ class Clean:
         venv.create(folder, with_pip=False, symlinks=True)
         self.python = folder / "bin" / "python"
         self.bin = folder / "bin"
-        done = _run(
-            sys.executable, "-m", "pip", "--python", self.python, "install", "-q",
-            "--disable-pip-version-check", "--no-compile", "-c", ROOT / "constraints" / constraints,
-            f"{wheel}{extra}",
-        )  # fmt: skip
+        pinned = ROOT / "constraints" / constraints
+        done = self.pip("install", "--no-compile", "-c", pinned, f"{wheel}{extra}")
         if done.returncode != 0 and "No matching distribution" in done.stderr:
             pytest.skip(f"no package index within reach for {constraints}")
         assert done.returncode == 0, done.stderr
+
+    def pip(self, what: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        pip = (sys.executable, "-m", "pip", "--python", self.python, what, "-q")
+        return _run(*pip, "--disable-pip-version-check", *words)
 
     def runs(self, code: str) -> subprocess.CompletedProcess[str]:
         return _run(self.python, "-c", code, cwd=self.bin)
@@ -88,11 +100,7 @@ def test_the_engine_role_plans_without_a_web_server(wheel: Path, tmp_path: Path)
         assert env.runs(f"import {absent}").returncode != 0, absent
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "profile.csv").write_text(PROFILE)
-    (tmp_path / "run.yaml").write_text(RUN)
-    (tmp_path / "sweep.yaml").write_text(RUN + "sweep: {tensor: all, zero: all}\n")
-    for words in ("plan job.yaml --json", "frontier job.yaml", "compare job.yaml",
-                  "fit profile.csv --probes 1400,900", "model run.yaml --json",
-                  "model sweep sweep.yaml", "model profile run.yaml --out made"):  # fmt: skip
+    for words in ("plan job.yaml --json", "frontier job.yaml"):
         done = _run(env.bin / "joulecut", *words.split(), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     picture = _run(env.bin / "joulecut", "plan", "job.yaml", "--plot", "a.html", cwd=tmp_path)
@@ -100,8 +108,11 @@ def test_the_engine_role_plans_without_a_web_server(wheel: Path, tmp_path: Path)
     assert "whl[plot]'" in picture.stderr
 
 
-def test_the_check_role_is_small_and_checks(wheel: Path, tmp_path: Path) -> None:
+def test_the_check_role_is_small_and_with_the_lab_audits(
+    wheel: Path, lab: Path, tmp_path: Path
+) -> None:
     env = Clean(tmp_path / "check", wheel, "[check]", "all.txt")
+    assert env.pip("install", "--no-deps", lab).returncode == 0
     for absent in ("numpy", "grpc", "starlette", "sqlalchemy"):
         assert env.runs(f"import {absent}").returncode != 0, absent
     installed = sum(path.stat().st_size for path in (tmp_path / "check/lib").rglob("*.*"))
@@ -138,8 +149,39 @@ def test_the_controller_role_starts(wheel: Path, tmp_path: Path, constraints: st
     said = _run(env.bin / "joulecut-controller", "--config", "missing.yaml", cwd=env.bin)
     assert said.returncode == 2
     assert "missing.yaml" in said.stderr
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     loaded = env.runs(
         "import joulecut_controller.reconcile.reconciler, joulecut_controller.web.app"
     )
     assert loaded.returncode == 0, loaded.stderr
+    for absent in ("joulecut_lab", "joulecut_sim", "matplotlib"):
+        assert env.runs(f"import {absent}").returncode != 0, absent
+    assert "Lab" not in _run(env.bin / "joulecut", "--help").stdout
+
+
+def test_the_lab_comes_beside_the_service_and_goes_alone(
+    wheel: Path, lab: Path, tmp_path: Path
+) -> None:
+    env = Clean(tmp_path / "lab", wheel, "", "all.txt")
+    joulecut = env.bin / "joulecut"
+    lacking = _run(joulecut, "model", "run.yaml")
+    assert (lacking.returncode, lacking.stderr.count("\n")) == (1, 1)
+    assert "pip install 'joulecut_lab-VERSION-py3-none-any.whl'" in lacking.stderr
+    done = env.pip("install", "--no-compile", "-c", ROOT / "constraints/all.txt", lab)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "profile.csv").write_text(PROFILE)
+    (tmp_path / "run.yaml").write_text(RUN)
+    (tmp_path / "sweep.yaml").write_text(RUN + "sweep: {tensor: all, zero: all}\n")
+    for words in ("compare job.yaml", "fit profile.csv --probes 1400,900", "model run.yaml --json",
+                  "model sweep sweep.yaml", "model profile run.yaml --out made",
+                  "plan job.yaml --plot a.html", "audit --help", "study --help", "demo --help",
+                  ):  # fmt: skip
+        done = _run(joulecut, *words.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    torch = _run(joulecut, "study", "layer", "--device", "cpu", "--out", "made.csv", cwd=tmp_path)
+    assert torch.returncode == 1
+    assert "pip install 'joulecut_lab-VERSION-py3-none-any.whl[study]'" in torch.stderr
+    assert env.pip("uninstall", "-y", "joulecut-lab").returncode == 0
+    assert env.runs("import joulecut_sim").returncode != 0
+    assert _run(joulecut, "model", "run.yaml").stderr == lacking.stderr
+    assert _run(joulecut, "plan", "job.yaml", cwd=tmp_path).returncode == 0

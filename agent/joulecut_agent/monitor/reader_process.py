@@ -107,7 +107,7 @@ def _load(address: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise not_installed(f"device {address} cannot be loaded: {error}", "all") from None
+        raise not_installed(f"device {address} cannot be loaded: {error}", "agent") from None
 
 
 if __name__ == "__main__":

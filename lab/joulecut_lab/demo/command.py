@@ -33,7 +33,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.summary is not None:
         outfile.checked("--summary", args.summary)
-    for needed in ("grpc", "uvicorn"):  # of the processes that it starts: one line names the extra
+    for needed in ("grpc", "uvicorn"):  # of the processes that it starts: one line names the lack
         import_module(needed)
     from joulecut_lab.demo.possible import possible_saved_ratio
     from joulecut_sim.demo.course import play

@@ -239,7 +239,7 @@ def torch_module() -> Any:
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError:
-        raise not_installed("torch is not installed", "study") from None
+        raise not_installed("torch is not installed", "study", lab=True) from None
 
 
 def open_bench(gpu: int) -> WorkedBench:

@@ -170,7 +170,7 @@ def _command(name: str) -> tuple[str, ...]:
     """A command of this installation, independent of PATH."""
     beside = Path(sys.executable).with_name(name)
     if not beside.exists():
-        raise not_installed(f"{name} is not installed here", "all")
+        raise not_installed(f"{name} is not installed here", "")
     return (str(beside),)
 
 
