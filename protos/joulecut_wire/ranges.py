@@ -7,8 +7,7 @@ has one of its own.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -82,31 +81,13 @@ LENGTHS: Mapping[str, int] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    name: str
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The fields of one kind of message by how they are checked, lists with their lengths."""
-
-    numbers: tuple[_Number, ...]
-    texts: tuple[str, ...]
-    number_lists: tuple[tuple[_Number, int], ...]
-    text_lists: tuple[tuple[str, int], ...]  # maps of texts as well
-    parts: tuple[tuple[str, "_Fields"], ...]
-    part_lists: tuple[tuple[str, int, "_Fields"], ...]
-
-
-_KNOWN: dict[str, _Fields] = {}
+Check = Callable[[Any, str], None]
+_CHECKS: dict[str, Check] = {}
 
 
 def check(message: Message) -> None:
     """Raises BadInput that names the first field out of its range."""
-    _check(message, _fields(message.DESCRIPTOR), "")
+    _check_of(message.DESCRIPTOR)(message, "")
 
 
 def range_of(field: FieldDescriptor) -> Range:
@@ -115,45 +96,63 @@ def range_of(field: FieldDescriptor) -> Range:
     return BY_NAME.get(own) or BY_NAME.get(field.name) or BY_UNIT[field.name.rpartition("_")[2]]
 
 
-def _check(message: Any, fields: _Fields, path: str) -> None:
-    # Of thousands of messages a second nearly all are fine: each field is looked at without a call.
-    for one in fields.numbers:
-        if not one.low <= getattr(message, one.name) <= one.high:
-            raise _fault(path, one, getattr(message, one.name))
-    for name in fields.texts:
-        if len(getattr(message, name)) > TEXT_LENGTH_MAX:
-            raise _too_long(path, name, TEXT_LENGTH_MAX, "characters")
-    for one, most in fields.number_lists:
-        if values := getattr(message, one.name):
-            _check_numbers(values, one, most, path)
-    for name, most in fields.text_lists:
-        if values := getattr(message, name):
-            _check_texts(values, name, most, path)
-    _check_parts(message, fields, path)
+def _check_of(about: Any) -> Check:
+    """The check of one kind of message. It is written from the descriptor, once: of thousands of
+    messages a second nearly all are fine, and each field is looked at without a call.
+    """
+    if about.full_name not in _CHECKS:
+        known: dict[str, Any] = {
+            "inf": math.inf,
+            "fault": _fault,
+            "too_long": _too_long,
+            "numbers": _check_numbers,
+            "texts": _check_texts,
+        }
+        lines = [line for field in about.fields for line in _lines(field, known)]
+        text = "\n    ".join(["def check(one, path):", *lines, "return"])
+        exec(text, known)  # noqa: S102 -- our own words
+        _CHECKS[about.full_name] = known["check"]
+    return _CHECKS[about.full_name]
 
 
-def _check_parts(message: Any, fields: _Fields, path: str) -> None:
-    for name, kind in fields.parts:
-        if message.HasField(name):
-            _check(getattr(message, name), kind, f"{path}{name}.")
-    for name, most, kind in fields.part_lists:
-        if values := getattr(message, name):
-            if len(values) > most:
-                raise _too_long(path, name, most, "entries")
-            for n, part in enumerate(values):
-                _check(part, kind, f"{path}{name}[{n}].")
+def _lines(field: Any, known: dict[str, Any]) -> Iterator[str]:
+    """The statements that check one field of the message `one`, which stands at `path`."""
+    name, inner, many = field.name, field.message_type, field.default_value == []
+    most, one = LENGTHS.get(name, LIST_LENGTH_MAX), f"one.{name}"
+    if inner is not None and inner.GetOptions().map_entry:
+        yield f"if {one}: texts({one}, path, {name!r}, {most})"
+    elif inner is not None:
+        known[f"check_{name}"] = _check_of(inner)
+        if not many:
+            yield f"if one.HasField({name!r}): check_{name}({one}, f'{{path}}{name}.')"
+            return
+        yield f"if len({one}) > {most}: raise too_long(path, {name!r}, {most}, 'entries')"
+        yield f"for n, x in enumerate({one}): check_{name}(x, f'{{path}}{name}[{{n}}].')"
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING and many:
+        yield f"if {one}: texts({one}, path, {name!r}, {most})"
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        most = TEXT_LENGTH_MAX
+        yield f"if len({one}) > {most}: raise too_long(path, {name!r}, {most}, 'characters')"
+    elif field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
+        low, high = range_of(field)
+        if many:
+            yield f"if {one}: numbers({one}, path, {name!r}, ({low}, {high}), {most})"
+        else:
+            fault = f"fault(path, {name!r}, {one}, {low}, {high})"
+            yield f"if not {low} <= {one} <= {high}: raise {fault}"
 
 
-def _check_numbers(values: Any, one: _Number, most: int, path: str) -> None:
+def _check_numbers(values: Any, path: str, name: str, allowed: Range, most: int) -> None:
+    low, high = allowed
     if len(values) > most:
-        raise _too_long(path, one.name, most, "entries")
+        raise _too_long(path, name, most, "entries")
     # A NaN may hide from min and max, and never from the sum.
-    if not one.low <= min(values) <= max(values) <= one.high or math.isnan(sum(values)):
-        bad = next(value for value in values if not one.low <= value <= one.high)
-        raise _fault(path, one, bad)
+    if not low <= min(values) <= max(values) <= high or math.isnan(sum(values)):
+        bad = next(value for value in values if not low <= value <= high)
+        raise _fault(path, name, bad, low, high)
 
 
-def _check_texts(values: Any, name: str, most: int, path: str) -> None:
+def _check_texts(values: Any, path: str, name: str, most: int) -> None:
     if len(values) > most:
         raise _too_long(path, name, most, "entries")
     texts = [*values, *values.values()] if hasattr(values, "values") else values
@@ -161,34 +160,8 @@ def _check_texts(values: Any, name: str, most: int, path: str) -> None:
         raise _too_long(path, name, TEXT_LENGTH_MAX, "characters")
 
 
-def _fields(about: Any) -> _Fields:
-    known = _KNOWN.get(about.full_name)
-    if known is None:
-        known = _KNOWN[about.full_name] = _described(about)
-    return known
-
-
-def _described(about: Any) -> _Fields:
-    groups: dict[str, list[Any]] = {name: [] for name in _Fields.__slots__}
-    for field in about.fields:
-        name, inner, many = field.name, field.message_type, field.default_value == []
-        most = LENGTHS.get(name, LIST_LENGTH_MAX)
-        if inner is not None and inner.GetOptions().map_entry:
-            groups["text_lists"].append((name, most))
-        elif inner is not None and many:
-            groups["part_lists"].append((name, most, _fields(inner)))
-        elif inner is not None:
-            groups["parts"].append((name, _fields(inner)))
-        elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-            groups["text_lists" if many else "texts"].append((name, most) if many else name)
-        elif field.cpp_type != FieldDescriptor.CPPTYPE_BOOL:
-            one = _Number(name, *range_of(field))
-            groups["number_lists" if many else "numbers"].append((one, most) if many else one)
-    return _Fields(**{name: tuple(group) for name, group in groups.items()})
-
-
-def _fault(path: str, one: _Number, value: float) -> BadInput:
-    return BadInput(f"{path}{one.name}", f"{value:g}", f"{one.low:g} to {one.high:g}")
+def _fault(path: str, name: str, value: float, low: float, high: float) -> BadInput:
+    return BadInput(f"{path}{name}", f"{value:g}", f"{low:g} to {high:g}")
 
 
 def _too_long(path: str, name: str, most: int, unit: str) -> BadInput:

@@ -20,9 +20,9 @@ from certificates import Authority
 from postgres_server import Postgres
 from running_agent import PATIENCE_S, eventually
 
-from joulecut_controller.ports import Event
+from joulecut_controller.ports import Event, Record
 from joulecut_controller.store import postgres
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore, Retention, open_store
 from joulecut_controller.store.postgres import WRITERS_KEY
 from joulecut_controller.store.postgres_url import PASSWORD_ENV, parse_postgres_url
 from joulecut_wire.errors import BadInput, Unavailable
@@ -144,6 +144,45 @@ def test_a_writer_that_never_ends_is_waited_for_in_vain(
         server.sql(ending + " AND pid <> pg_backend_pid()", database)
         other.join()
     assert store.next_generation() == 1
+
+
+def test_controllers_write_events_beside_each_other_and_count_alone(
+    server: Postgres, database: str, store: DatabaseStore, hasty: DatabaseStore
+) -> None:
+    sentence = "another writer holds it"
+    with store.writing(beside_others=True):  # of another controller, and slow
+        eventually("an event is written", lambda: _kept(hasty, _event(1)))
+        eventually(sentence, lambda: _refuses(hasty.next_generation, sentence))
+    with store.writing():
+        eventually(sentence, lambda: _refuses(lambda: hasty.record(_event(2)), sentence))
+    assert {event.generation for event in store.events()} == {1}
+
+
+def test_no_writer_fails_because_another_one_deletes_the_same_rows(
+    server: Postgres, database: str
+) -> None:
+    place, few = server.url(database), Retention(events_per_job=3, events=8, records_per_job=3)
+    stores = [open_store(place, few, password_file=server.secret) for _ in range(4)]
+    failed: list[Exception] = []
+
+    def write(one: DatabaseStore) -> None:
+        try:
+            for n in range(40):
+                one.record(*[_event(n)] * 5)
+                one.keep_record(*[Record(float(n), "topic", "job", "{}")] * 5, kept_s=10.0)
+        except Unavailable as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(one,)) for one in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    stores[0].record(_event(99))
+    assert len(stores[0].events(limit=100)) <= 8, "the next one deletes what each left to another"
+    for one in stores:
+        one.close()
 
 
 def test_one_connection_is_all_it_takes(

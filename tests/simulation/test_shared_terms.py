@@ -102,10 +102,10 @@ class _Session:
     split: "Split"
     number: int
 
-    def writing(self) -> AbstractContextManager[Connection]:
+    def writing(self, *, beside_others: bool = False) -> AbstractContextManager[Connection]:
         if self.number not in self.split.live:
             raise Unavailable("the session has ended")
-        return self.split.store.writing()
+        return self.split.store.writing(beside_others=beside_others)
 
     def reading(self) -> AbstractContextManager[Connection]:
         return self.split.store.reading()

@@ -39,9 +39,11 @@ class ClaimTable:
         its age in seconds by the database's clock, and the content. Raises Unavailable.
         """
         now, this = func.extract("epoch", func.clock_timestamp()), PARTS.c.holder == number
-        with self._store.writing() as connection:
+        with self._store.writing(beside_others=True) as connection:
             live = self._living(connection)[0].values()
-            connection.execute(PARTS.delete().where(this | PARTS.c.holder.not_in(live)))
+            gone = select(PARTS.c.holder).where(PARTS.c.holder.not_in(live))
+            gone = gone.with_for_update(skip_locked=True)
+            connection.execute(PARTS.delete().where(this | PARTS.c.holder.in_(gone)))
             row = {"holder": number, "at_unix_s": now, "content": content}
             connection.execute(PARTS.insert().values(row))
             others = select(now - PARTS.c.at_unix_s, PARTS.c.content).where(~this)

@@ -13,7 +13,7 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence, Set
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -59,7 +59,7 @@ SILENCE_POLL_S = 0.5
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 POLL_EVERY_S = 60.0  # at agents that others watch: their readings are for pages and the ledger
-POLLS_PER_S_MAX = 50.0  # of all agents; each costs two milliseconds. More are polled less often
+POLLS_PER_S_MAX = 20.0  # of all agents; each costs two milliseconds on either side
 RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
 RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
 # Agents that do not number commands sample once a second; sooner after an answer a message may
@@ -81,6 +81,23 @@ OPTIONS = (
 )
 
 
+_Gpus = dict[str, pb.GpuSnapshot]  # of one message, by UUID
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A GPU as its agent showed it last; decoded once somebody looks at it."""
+
+    message: pb.GpuSnapshot
+    taken_s: float
+    _snapshot: GpuSnapshot | None = None
+
+    @property
+    def snapshot(self) -> GpuSnapshot:
+        self._snapshot = self._snapshot or codec.decode_gpu(self.message)
+        return self._snapshot
+
+
 @dataclass(slots=True)
 class _Agent:
     """State of one agent."""
@@ -91,11 +108,11 @@ class _Agent:
     connected: bool = False
     error: str = "not reached yet"
     described_s: float = float("-inf")
-    uuids: frozenset[str] | None = None  # the GPUs of the newest tick
+    uuids: Set[str] | None = None  # the GPUs of the newest tick
     returned_s: float = float("-inf")  # when one of them was shown again
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
     needed: asyncio.Event = field(default_factory=asyncio.Event)  # its stream stays open
-    snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
+    readings: dict[str, _Reading] = field(default_factory=dict)
     shows: int | None = None  # the number of the newest command that the last message follows
     answered: int = 0  # the largest number of a command of ours, in the order of this stream
     answered_s: float = float("-inf")
@@ -298,13 +315,14 @@ class GrpcFleet:
         for gpu in known.gpus:
             if not self.owners.owns(agent.address, gpu.uuid):
                 continue
-            snapshot, taken_s = agent.snapshots.get(gpu.uuid, (None, float("-inf")))
+            reading = agent.readings.get(gpu.uuid)
+            taken_s = reading.taken_s if reading else float("-inf")
             allocation, timing = agent.allocations.get(gpu.uuid), agent.timings.get(gpu.uuid)
             yield GpuView(
                 gpu,
                 agent.address,
                 node,
-                snapshot,
+                reading.snapshot if reading else None,
                 now_s - taken_s,
                 allocation,
                 timing,
@@ -364,13 +382,13 @@ class GrpcFleet:
                 async with self._opening:
                     await self._describe(agent)
                 async with aclosing(self._ticks(agent, stub)) as ticks:
-                    async for tick, arrived_s in ticks:
+                    async for tick, gpus, arrived_s in ticks:
                         agent.quarantine = ""
-                        self._take(agent, tick, arrived_s)
+                        self._take(agent, tick, gpus, arrived_s)
                         backoff_s = BACKOFF_S_MIN
                         if looked := not agent.needed.is_set():
                             break
-                        if self._is_to_describe(agent, tick, arrived_s):
+                        if self._is_to_describe(agent, gpus.keys(), arrived_s):
                             await self._describe_again(agent)
                 if looked:
                     with suppress(TimeoutError):
@@ -396,8 +414,7 @@ class GrpcFleet:
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     @staticmethod
-    def _is_to_describe(agent: _Agent, tick: WatchTick, now_s: float) -> bool:
-        shown = frozenset(gpu.uuid for gpu in tick.gpus)
+    def _is_to_describe(agent: _Agent, shown: Set[str], now_s: float) -> bool:
         if agent.uuids is not None and not shown <= agent.uuids:
             agent.returned_s = now_s
         agent.uuids = shown
@@ -412,7 +429,7 @@ class GrpcFleet:
         agent.offences = 0 if forgiven else min(agent.offences + 1, 16)
         agent.offended_s = now_s
         agent.quarantine = agent.error = why
-        agent.snapshots, agent.allocations, agent.timings, agent.faults = {}, {}, {}, ()
+        agent.readings, agent.allocations, agent.timings, agent.faults = {}, {}, {}, ()
         return float(min(QUARANTINE_S * 2.0**agent.offences, QUARANTINE_S_MAX))
 
     async def _describe(self, agent: _Agent) -> None:
@@ -428,8 +445,8 @@ class GrpcFleet:
             agent.address, agent.description.node, known, self._agents, agent.described_s
         )
         agent.quota.keep_only(known)
-        for gone in [uuid for uuid in agent.snapshots if uuid not in known]:
-            del agent.snapshots[gone]
+        for gone in [uuid for uuid in agent.readings if uuid not in known]:
+            del agent.readings[gone]
 
     async def _describe_again(self, agent: _Agent) -> None:
         """An agent whose messages come is there, however late it describes itself."""
@@ -440,7 +457,7 @@ class GrpcFleet:
 
     async def _ticks(
         self, agent: _Agent, stub: "AgentServiceAsyncStub"
-    ) -> AsyncGenerator[tuple[WatchTick, float], None]:
+    ) -> AsyncGenerator[tuple[WatchTick, _Gpus, float], None]:
         """Until the stream ends, or another stub has taken its place."""
         interval_s = _own_interval_s(agent.address, self._watch_s)
         call = stub.Watch(pb.WatchRequest(interval_s=interval_s, store=self._store))
@@ -452,33 +469,41 @@ class GrpcFleet:
                 if not isinstance(message, pb.WatchResponse):  # grpc.aio.EOF
                     return
                 agent.quiet_s, now_s = 0.0, time.monotonic()
-                yield self._checked(agent, message, now_s), now_s
+                yield *self._checked(agent, message, now_s), now_s
         finally:
             agent.stream = None
             call.cancel()
 
-    def _checked(self, agent: _Agent, message: pb.WatchResponse, now_s: float) -> WatchTick:
+    def _checked(
+        self, agent: _Agent, message: pb.WatchResponse, now_s: float
+    ) -> tuple[WatchTick, _Gpus]:
         """What the agent may say of it: about its own GPUs, within its quota. Raises BadInput."""
         known = agent.description.gpus if agent.description else ()
         flood = agent.quota.flood(message.ByteSize(), len(known), now_s)
         if flood:
             raise BadInput(f"agent {agent.address}", flood)
-        tick, address, owns = codec.decode_tick(message), agent.address, self.owners.owns
+        tick = codec.decode_tick_without_gpus(message)
+        shown = {one.uuid: one for one in message.gpus}
+        named = shown.keys() | {one.uuid for one in tick.reports}
+        named |= {one.uuid for one in tick.allocations} | {one.uuid for one in tick.timings}
+        others = {uuid for uuid in named if not self.owners.owns(agent.address, uuid)}
         dropped = agent.quota.dropped
         reports = tuple(
             report
             for report, raw in zip(tick.reports, message.reports, strict=True)
-            if owns(address, report.uuid)
+            if report.uuid not in others
             and agent.quota.has_room(report.uuid, raw.ByteSize(), now_s)
         )
-        return replace(
-            tick,
-            gpus=tuple([one for one in tick.gpus if owns(address, one.uuid)]),
-            reports=reports,
-            reports_dropped=tick.reports_dropped + agent.quota.dropped - dropped,
-            allocations=tuple([one for one in tick.allocations if owns(address, one.uuid)]),
-            timings=tuple([one for one in tick.timings if owns(address, one.uuid)]),
-        )
+        dropped = tick.reports_dropped + agent.quota.dropped - dropped
+        tick = replace(tick, reports=reports, reports_dropped=dropped)
+        if others:
+            shown = {uuid: one for uuid, one in shown.items() if uuid not in others}
+            tick = replace(
+                tick,
+                allocations=tuple(one for one in tick.allocations if one.uuid not in others),
+                timings=tuple(one for one in tick.timings if one.uuid not in others),
+            )
+        return tick, shown
 
     async def _end_silent_streams(self) -> None:
         """Ends streams whose socket was silent; one look counts no more than its own length, so
@@ -492,18 +517,18 @@ class GrpcFleet:
                     agent.silent = True
                     agent.stream.cancel()
 
-    def _take(self, agent: _Agent, tick: WatchTick, arrived_s: float) -> None:
+    def _take(self, agent: _Agent, tick: WatchTick, gpus: _Gpus, arrived_s: float) -> None:
         agent.connected, agent.error = True, ""
         taken_s = arrived_s - max(0.0, tick.age_s)
-        for snapshot in tick.gpus:
-            agent.snapshots[snapshot.uuid] = (snapshot, taken_s)
+        for uuid, message in gpus.items():
+            agent.readings[uuid] = _Reading(message, taken_s)
         agent.allocations = {one.uuid: one for one in tick.allocations}
         agent.timings = {one.uuid: one for one in tick.timings}
         agent.stopped = tick.stopped
         agent.shows = tick.carried_out.number if tick.carried_out else None
         agent.faults = tick.faults
         agent.other_hosts = tuple(one.host for one in tick.watchers if one.store != self._store)
-        self._notice(agent, tuple(_held(snapshot) for snapshot in tick.gpus))
+        self._notice(agent, tuple(map(_held, gpus.values())))
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
 
     def _notice(self, agent: _Agent, gpus: tuple[tuple[object, ...], ...]) -> None:
@@ -513,11 +538,10 @@ class GrpcFleet:
             self.noticed(agent.address, before is None or shown[0] != before[0])
 
 
-def _held(gpu: GpuSnapshot) -> tuple[object, ...]:
+def _held(gpu: pb.GpuSnapshot) -> tuple[object, ...]:
     """The lease on a GPU, and what keeps it from being set."""
-    lease = gpu.lease
-    held = (lease.job, lease.generation) if lease else None
-    return gpu.uuid, held, gpu.drift, gpu.backoff_s > 0.0
+    lease = gpu.lease  # of no lease: no job
+    return gpu.uuid, lease.job, lease.generation, gpu.drift, gpu.stands_back_s > 0.0
 
 
 def _own_interval_s(address: str, watch_s: float) -> float:

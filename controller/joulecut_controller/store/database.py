@@ -61,7 +61,14 @@ def prune(
     """
     newest = select(number).where(*among).order_by(number.desc())
     oldest_kept = newest.limit(1).offset(keep - 1).scalar_subquery()
-    connection.execute(number.table.delete().where(*among, number < oldest_kept))
+    assert isinstance(number.table, Table)
+    _delete(connection, number.table, *among, number < oldest_kept)
+
+
+def _delete(connection: Connection, table: Table, *where: ColumnElement[bool]) -> None:
+    """Deletes the rows `where`, but those that another writer is deleting now."""
+    rows = select(table.c.id).where(*where).with_for_update(skip_locked=True)
+    connection.execute(table.delete().where(table.c.id.in_(rows)))
 
 
 def _replace(
@@ -115,7 +122,7 @@ def _open_postgres(place: PostgresUrl, kept: Retention | None, timeout_s: float)
 
 
 class DatabaseStore(Transactions):
-    """A `ports.Store` on any engine whose transactions exclude each other."""
+    """A `ports.Store` on any engine of `Transactions`."""
 
     def __init__(
         self,
@@ -141,7 +148,7 @@ class DatabaseStore(Transactions):
         return self._count("generation", 0)
 
     def record(self, *events: Event) -> None:
-        with self.writing() as connection:
+        with self.writing(beside_others=True) as connection:
             for event in events:
                 self._record(connection, event)
 
@@ -161,12 +168,12 @@ class DatabaseStore(Transactions):
         )
         assert written.inserted_primary_key is not None
         newest = int(written.inserted_primary_key[0])
-        connection.execute(EVENTS.delete().where(EVENTS.c.id <= newest - self._kept.events))
+        _delete(connection, EVENTS, EVENTS.c.id <= newest - self._kept.events)
         of_job = EVENTS.c.job == _text(event.job)
         prune(connection, EVENTS.c.id, self._kept.events_per_job, of_job)
         first = select(EVENTS.c.id).order_by(EVENTS.c.id).limit(OUTDATED_AT_ONCE)
         outdated = EVENTS.c.at_unix_s < event.at_unix_s - self._kept.events_s
-        connection.execute(EVENTS.delete().where(EVENTS.c.id.in_(first), outdated))
+        _delete(connection, EVENTS, EVENTS.c.id.in_(first), outdated)
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         wanted = (
@@ -230,7 +237,7 @@ class DatabaseStore(Transactions):
                 why = f"{size} characters, {RECORD_MAX} are kept at most"
                 raise ValueError(f"{record.topic}: {why}")
         topic = RECORDS.c.topic == record.topic
-        with self.writing() as connection:
+        with self.writing(beside_others=True) as connection:
             for record in records:
                 row = {
                     "at_unix_s": record.at_unix_s,
@@ -247,12 +254,12 @@ class DatabaseStore(Transactions):
                 return
             old = select(RECORDS.c.id).where(topic, RECORDS.c.at_unix_s < record.at_unix_s - kept_s)
             oldest = old.order_by(RECORDS.c.at_unix_s).limit(OUTDATED_AT_ONCE)
-            connection.execute(RECORDS.delete().where(RECORDS.c.id.in_(oldest)))
+            _delete(connection, RECORDS, RECORDS.c.id.in_(oldest))
             assert written.inserted_primary_key is not None
             crowded_out = int(written.inserted_primary_key[0]) - self._kept.records
             # An expression, which no index of topics has: SQLite would read all of the topic.
             same = RECORDS.c.topic.concat("") == record.topic
-            connection.execute(RECORDS.delete().where(RECORDS.c.id <= crowded_out, same))
+            _delete(connection, RECORDS, RECORDS.c.id <= crowded_out, same)
 
     def records(
         self, topic: str, *, job: str = "", since_unix_s: float = 0.0, limit: int = 1_000

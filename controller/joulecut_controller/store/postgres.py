@@ -89,9 +89,12 @@ def engine(
     @event.listens_for(made, "begin")
     def _begin(connection: Connection) -> None:
         # Writers exclude each other from the start of a transaction, as on SQLite: no
-        # transaction fails half way because of another one.
-        if not connection.get_execution_options().get("reads", False):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITERS_KEY})")
+        # transaction fails half way because of another one. Those that only add rows of their
+        # own hold the lock together.
+        options = connection.get_execution_options()
+        if not options.get("reads", False):
+            shared = "_shared" if options.get("beside_others", False) else ""
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{shared}({WRITERS_KEY})")
 
     return made
 

@@ -1,4 +1,5 @@
-"""Transactions on one database, fenced by the leadership term; each excludes every other.
+"""Transactions on one database, fenced by the leadership term. Each excludes every other, but for
+those that only add rows of their own.
 
 A slow former leader and the present one may both have the store open. The term is compared inside
 each writing transaction; one of an older term writes nothing. Controllers that share the jobs of a
@@ -20,13 +21,16 @@ _TERM = select(COUNTERS.c.value).where(COUNTERS.c.name == "epoch")
 
 
 class Transactions:
-    """On an engine whose transactions exclude each other, for callers in any thread."""
+    """On an engine whose transactions exclude each other, for callers in any thread. With the
+    option `beside_others` one excludes only those without it, where the engine can.
+    """
 
     def __init__(self, engine: Engine, as_unavailable: AsUnavailable, name: str) -> None:
         """`as_unavailable` turns the driver's errors into Unavailable; `name` begins its lines."""
         self.name = name
         self._engine = engine
         self._reader = engine.execution_options(reads=True)
+        self._beside = engine.execution_options(beside_others=True)
         self._as_unavailable = as_unavailable
         self._term, self._controller = 0, 0
         self._lock = threading.Lock()  # one connection, and callers in any thread
@@ -43,9 +47,10 @@ class Transactions:
             return connection.execute(_TERM).scalar_one_or_none() or 0
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, *, beside_others: bool = False) -> Iterator[Connection]:
         """One transaction; durable at its end. Raises Unavailable."""
-        with self._lock, self._as_unavailable(), self._engine.begin() as connection:
+        engine = self._beside if beside_others else self._engine
+        with self._lock, self._as_unavailable(), engine.begin() as connection:
             if self._controller:
                 alive = select(LOCKS.c.pid).where(LOCKS.c.number == self._controller)
                 if connection.execute(alive).first() is None:
