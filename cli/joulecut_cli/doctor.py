@@ -15,7 +15,7 @@ from joulecut_cli.figures import percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser, gone
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import POWER_PROFILE
+from joulecut_wire.messages import NO_KEEPER, POWER_PROFILE
 
 SOURCES_PAGE = "docs/integrations.md"
 INSTALLED = Path("/etc/joulecut/agent.yaml")
@@ -172,7 +172,7 @@ def _controllable(job: Json, board: Json) -> Step:
         f"{first['why_not_controllable']}"
     )
     mend = f"on {first['node']}: systemctl status joulecut-keeper"
-    if first["why_not_controllable"] == "no keeper":
+    if first["why_not_controllable"] == NO_KEEPER:
         mend = f"`keeper: none` in the agent.yaml of {first['node']} only measures (docs/agent.md)"
     return Step("control", False, found, mend)
 

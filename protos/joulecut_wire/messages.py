@@ -21,6 +21,9 @@ JOB_LABELS = (
 )
 
 
+NO_KEEPER = "no keeper"  # why a GPU is not controllable where an agent's configuration has none
+
+
 @dataclass(frozen=True, slots=True)
 class GpuDescription:
     """Properties of a GPU that do not change while a driver is loaded."""

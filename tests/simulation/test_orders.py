@@ -12,6 +12,7 @@ from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import ChangeLimits, Problem
 from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.errors import Unavailable
+from joulecut_wire.messages import NO_KEEPER
 
 
 def enforcing(world: World, store: DatabaseStore) -> Controller:
@@ -47,6 +48,21 @@ def test_a_pause_gives_back_at_once_and_holds_through_a_restart(
     assert done.sentence == "the hold of demo ended"
     again.run(40, until=lambda: not world.at_default())
     assert not world.at_default()
+
+
+def test_a_restore_asks_nothing_of_nodes_without_a_keeper(
+    world: World, store: DatabaseStore
+) -> None:
+    """Each was refused, and said to have a lease that runs out."""
+    for agent in world.agents.values():
+        agent.controllable, agent.reason = False, NO_KEEPER
+    controller = Controller(world, store, world.policy())
+    controller.run(3)
+    done = obeyed(controller, Order("restore", by="alice"))
+    assert done.complete
+    assert done.gpus == 0
+    assert f"{world.stages} without a keeper" in done.sentence
+    assert not world.sent("clear")
 
 
 def test_all_is_all_and_a_single_job_cannot_leave_it(world: World, store: DatabaseStore) -> None:

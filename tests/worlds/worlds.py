@@ -66,6 +66,7 @@ class Agent:
     connected: bool = True
     refuse: str = ""  # every Apply is refused with this reason
     controllable: bool = True
+    reason: str = "MIG is on"  # where it is not
     leases: dict[str, tuple[Lease, float]] = field(default_factory=dict)  # with its end
     stopped: str = ""
     drift: dict[str, str] = field(default_factory=dict)
@@ -365,7 +366,7 @@ class World:
                     self.sku.model,
                     self.sku.clocks_mhz,
                     controllable=agent.controllable,
-                    reason="" if agent.controllable else "MIG is on",
+                    reason="" if agent.controllable else agent.reason,
                     min_dwell_s=1.0,
                     power_limit_default_w=self.sku.power_limit_w,
                     power_limit_min_w=self.sku.power_limit_min_w,

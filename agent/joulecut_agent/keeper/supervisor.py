@@ -23,6 +23,7 @@ from joulecut_agent.keeper.keeper import LEAVE_WAIT_S
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.log import log
 from joulecut_wire import log_line
+from joulecut_wire.messages import NO_KEEPER
 
 BACKOFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
 LIVED_S = 10.0  # a keeper that lived this long starts the backoff again
@@ -50,7 +51,7 @@ class KeeperSupervisor:
         self._arguments = json.dumps(
             {"device": device, "options": options, "keeper": asdict(settings)}, sort_keys=True
         )
-        self.client = KeeperClient("no keeper" if mode == "none" else "the keeper does not answer")
+        self.client = KeeperClient(NO_KEEPER if mode == "none" else "the keeper does not answer")
         self.released: Callable[[], bool] = lambda: False  # whether a release window is open
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1

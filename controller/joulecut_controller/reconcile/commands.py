@@ -15,6 +15,7 @@ from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.view import GpuView
 from joulecut_wire.errors import JoulecutError
+from joulecut_wire.messages import NO_KEEPER
 
 NAMES_SHOWN = 20  # in a sentence about what there is instead
 
@@ -149,6 +150,7 @@ class Commands:
             said = f"{order.job} is held; the controller that commands it resets its GPUs"
             return Done(error or said, "failed" if error else "", jobs)
         own = tuple(job for job in jobs if job in self.jobs)
+        absent = len(self._asked(order, own, keeper=False)) if order.op == "restore" else 0
         async with AsyncExitStack() as acting:
             for job in (ALL, *own):  # in order of names, as every command takes them
                 await acting.enter_async_context(self.acting(job))
@@ -159,6 +161,8 @@ class Commands:
             return Done(text, "failed", jobs, count, unanswered)
         which = f"{_named(order)} {'paused' if kind == 'pause' else 'restored and paused'}"
         said = f"{which}: {count} GPU{'s' if count != 1 else ''} asked to reset to default clocks"
+        if absent:
+            said += f"; {absent} without a keeper, so that nothing of ours sets their clocks"
         if unanswered:
             said += f"; not reset, a lease there runs out: {_some(unanswered)}"
         return Done(said, jobs=jobs, gpus=count, unanswered=unanswered)
@@ -184,18 +188,23 @@ class Commands:
     async def _release(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
         """Our own leases first; a restore then clears every other lease on the GPUs."""
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
-        uuids = set[str]().union(*(self._uuids(job) for job in jobs))
+        places = [Place(gpu.address, gpu.uuid) for gpu in self._asked(order, jobs, keeper=True)]
         retired = await asyncio.gather(*(self.jobs[job].release_all(reason) for job in jobs))
         if order.op == "pause":
             unanswered = tuple(agent for one in retired for agent in one.refused)
             return Outcome(sum(one.settings for one in retired), unanswered)
+        return await self.services.leases.clear("", places, reason)
+
+    def _asked(self, order: Order, jobs: tuple[str, ...], *, keeper: bool) -> list[GpuView]:
+        """The GPUs that a restore means; `keeper`: those of agents that are configured with one."""
+        uuids = set[str]().union(*(self._uuids(job) for job in jobs))
         everything = not order.job and not order.node
-        places = [
-            Place(gpu.address, gpu.uuid)
+        return [
+            gpu
             for gpu in self._gpus()
             if everything or gpu.uuid in uuids or order.node in (gpu.node, gpu.address)
+            if (gpu.description.reason != NO_KEEPER) == keeper
         ]
-        return await self.services.leases.clear("", places, reason)
 
 
 def _named(order: Order) -> str:

@@ -84,6 +84,8 @@ class Address:
         path = PREFIX + self.path.replace("jobs/{name}", "jobs/{name:path}")
 
         async def read(request: Request) -> Response:
+            if len(request.query_params.multi_items()) > len(request.query_params):
+                raise HTTPException(400, "a parameter is given twice")
             request.state.asked = self.asked(request.query_params)
             return await handler(request)
 
@@ -218,7 +220,8 @@ def _checked_body(schema: Json, body: Json) -> Json:
             raise HTTPException(400, what)
     either = [one["required"][0] for one in schema.get("oneOf", ())] or schema.get("required", ())
     if either and sum(name in body for name in either) != 1:
-        raise HTTPException(400, f"exactly one of {', '.join(either)} is required")
+        which = f"exactly one of {', '.join(either)}" if len(either) > 1 else either[0]
+        raise HTTPException(400, f"{which} is required")
     return body
 
 

@@ -54,6 +54,7 @@ def test_what_no_address_takes_is_refused(served: Serving) -> None:
         assert served.get(f"/api/v1/{path}").status == 404, path
     assert served.get("/api/v1/gpus?node=node1").json["total"] == 4
     assert served.get("/api/v1/events?detail=2").status == 400
+    assert served.get("/api/v1/events?limit=2&limit=3").status == 400
 
 
 @pytest.mark.parametrize(
