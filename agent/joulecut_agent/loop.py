@@ -159,7 +159,7 @@ class Agent:
         parts, status, now_s = self._parts, self._supervisor.client.status, time.monotonic()
         if parts.window.left_s:
             return "released: no device is read or set"
-        reading = parts.sampler.known()
+        reading = parts.sampler.latest()
         read = len(reading.snapshot.gpus) if reading else 0
         held = sum(status.lease(uuid, now_s) is not None for uuid in status.slots) if status else 0
         why = f"; {status.stopped}" if status and status.stopped else ""

@@ -137,7 +137,7 @@ class Parts:
         return Registry(
             self._settings.attribution,
             gpus=lambda: self.sampler.gpus,
-            seen=lambda: reading.by_uuid if (reading := self.sampler.known()) else {},
+            seen=lambda: reading.by_uuid if (reading := self.sampler.latest()) else {},
             reports=lambda: self.report_socket.live.holding(),  # noqa: PLW0108 -- not made yet
             held=self._owner_change.held,
             changed=self._owner_change.owner_changed,
@@ -196,7 +196,7 @@ class Parts:
             measured=settings.measured,
         )
         address, state_dir = devices.address(settings.device), settings.keeper.state_dir
-        self._samples = Samples(DriverReader(address, settings.options, state_dir))
+        self._samples = Samples(lambda: DriverReader(address, settings.options, state_dir))
         self.sampler.samples = self._samples
         self.sampler.watcher = self._latency.seen
         self.sampler.needed_s = self.schedules.reading_s

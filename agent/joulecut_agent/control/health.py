@@ -67,7 +67,7 @@ class HealthChecks:
             return Health(False, ("leaving",))
         if left_s := self.window.left_s:
             return Health(True, ("ok", f"released for {left_s:.0f} s more"))
-        reading = self.sampler.known()
+        reading = self.sampler.latest()
         if reading is None or not reading.snapshot.gpus:
             return Health(False, ("no GPU was read recently", *self._remarks()))
         return Health(True, ("ok", *self._remarks()))

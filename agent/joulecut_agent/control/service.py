@@ -33,8 +33,8 @@ from joulecut_agent.keeper.protocol import ProtocolError
 from joulecut_agent.keeper.requests import GPUS_MAX
 from joulecut_agent.log import log
 from joulecut_agent.monitor.sampler import Sampler
-from joulecut_agent.monitor.samples import Batch, Samples
-from joulecut_agent.ports.reader import Series
+from joulecut_agent.monitor.samples import Samples
+from joulecut_agent.ports.reader import Burst, Series
 from joulecut_wire import codec, ranges
 from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.errors import BadInput
@@ -261,14 +261,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"{SAMPLE_READERS_MAX} readers already"
             )
         gone = threading.Event()
-        stream = self.samples.subscribe(request.uuids or self._uuids, request.since_s)
         try:
-            if not context.add_callback(gone.set):
-                return
-            while not (gone.wait(FLUSH_S) or self._leaving.is_set()):
-                yield from map(_batch, stream.take())
+            with self.samples.stream(request.uuids or self._uuids, request.since_s) as stream:
+                if not context.add_callback(gone.set):
+                    return
+                while not (gone.wait(FLUSH_S) or self._leaving.is_set()):
+                    yield from (_batch(*one) for one in stream.take())
         finally:
-            self.samples.unsubscribe(stream)
             self._sample_slots.release()
 
     def _with_latency(self, gpu: GpuDescription) -> GpuDescription:
@@ -361,18 +360,17 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         return codec.encode_results(results)
 
 
-def _batch(batch: Batch) -> pb.ReadSamplesResponse:
+def _batch(uuid: str, samples: Burst) -> pb.ReadSamplesResponse:
     def encode(series: Series) -> list[pb.Sample]:
         return [pb.Sample(time_s=at_s, value=value) for at_s, value in series]
 
     return pb.ReadSamplesResponse(
-        uuid=batch.uuid,
-        power=encode(batch.power_w),
-        utilization=encode(batch.utilization_ratio),
-        clock_sm_mhz=encode(batch.clock_sm_mhz),
-        nvlink_bytes_per_s=encode(batch.nvlink_bytes_per_s),
-        pcie_bytes_per_s=encode(batch.pcie_bytes_per_s),
-        dropped=batch.dropped,
+        uuid=uuid,
+        power=encode(samples.power_w),
+        utilization=encode(samples.utilization_ratio),
+        clock_sm_mhz=encode(samples.clock_sm_mhz),
+        nvlink_bytes_per_s=encode(samples.nvlink_bytes),
+        pcie_bytes_per_s=encode(samples.pcie_bytes),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from joulecut_agent.driver_process import Backoffs, DriverProcess, Zombies
 from joulecut_agent.log import log
 from joulecut_agent.monitor import reader_protocol as wire
-from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Progress
+from joulecut_agent.monitor.reader_protocol import DRIVER, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 from joulecut_agent.ports.reader import Burst, Reading
 from joulecut_wire.messages import GpuDescription
@@ -32,7 +32,6 @@ CLOSE_WAIT_S = 1.0
 ABSENT_S_MAX = 2.0
 DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
 RENEW_S = 60.0  # a lost GPU that was reset is found by a process that opens the driver again
-LATE_S = 0.5  # without a reading that was due, one is requested
 TRIES = 2  # in one tick: the second reads what the first did not reach
 VOID = frozenset(("uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"))
 
@@ -72,19 +71,14 @@ class DriverReader:
             raise _unresponsive("the driver")
         return self.gpus
 
-    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
-        """Every GPU that ever answered, once. Never raises, and returns in bounded time.
-
-        Then the process reads by itself each `each_s`, see `arrived`; 0: it does not.
-        """
+    def read(self) -> tuple[Reading, ...]:
+        """Every GPU that ever answered, once. Never raises, and returns in bounded time."""
         failed: DeviceError = _unresponsive("the driver")
         for _ in range(TRIES):
             try:
                 self._ready()
                 left_out = self._left_out()
-                readings = wire.decode_readings(self._ask("read", list(left_out), each_s))
-                assert self._child is not None
-                self._child.begin_pushing(each_s, left_out)
+                readings = wire.decode_readings(self._ask("read", list(left_out)))
                 self._answered(left_out)
                 return self._check(readings, left_out)
             except _Hung as hung:
@@ -95,35 +89,6 @@ class DriverReader:
                 if error.code != "reader_died":
                     break
         return tuple(Reading(gpu.uuid, None, failed) for gpu in self.gpus)
-
-    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]:
-        """What the process has read by itself, with the time (monotonic). Never waits."""
-        child, found = self._child, list[tuple[float, tuple[Reading, ...]]]()
-        while child is not None and child.each_s:
-            try:
-                raw = child.line.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
-                child.last_push_s, rows = wire.decode(raw)
-                readings = wire.decode_readings(rows or [])
-            except BlockingIOError:
-                break
-            except (OSError, ValueError, EOFError, TypeError):  # it died; the next `read` finds out
-                child.sound = False
-                break
-            if rows is None or any(reading.error for reading in readings):
-                child.sound = False
-            if rows is not None:
-                missing = _missing(self.gpus, readings, child.left_out)
-                found.append((child.last_push_s, readings + missing))
-        return found
-
-    def is_reading(self, each_s: float) -> bool:
-        """Whether the process reads each `each_s` by itself, and nothing calls for a `read`."""
-        child, now_s = self._child, time.monotonic()
-        if child is None or child.each_s != each_s or not child.sound:
-            return False
-        left_out, late_s = self._left_out(), max(LATE_S, 2.0 * each_s)
-        described = now_s < self._describe_due_s and self._not_described.issubset(left_out)
-        return described and child.left_out == left_out and now_s - child.last_push_s < late_s
 
     def burst(self, index: int) -> Burst:
         """Raises DeviceError."""
@@ -203,13 +168,10 @@ class DriverReader:
         assert child is not None
         try:
             child.line.send(wire.encode([call, *arguments]))
-            packet: Any = ()
-            while isinstance(packet, tuple):  # a push, which is older than the answer
-                self._wait(child, READ_WAIT_S if wait_s is None else wait_s)
-                packet = wire.decode(child.line.recv(PACKET_BYTES_MAX))
-            error, answer = packet
+            self._wait(child, READ_WAIT_S if wait_s is None else wait_s)
+            error, answer = wire.decode(child.line.recv(PACKET_BYTES_MAX))
         except (OSError, ValueError, EOFError, TypeError):  # it died, or was killed
-            at = max(child.progress.seen()[1], DRIVER) if child.open else DRIVER
+            at = child.progress.seen()[1] if child.open else DRIVER
             self.close()
             if self._backoffs.failed(at, hung=False).failures == 2:  # once may be chance
                 what = "opening the driver" if at == DRIVER else f"reading GPU {at}"
@@ -224,14 +186,12 @@ class DriverReader:
         poll = select.poll()
         poll.register(child.line, select.POLLIN)
         before, until_s = child.progress.seen(), time.monotonic() + wait_s
-        if child.each_s and before[1] != IDLE:  # a call was under way before the request
-            until_s = before[2] + wait_s
         while not poll.poll(POLL_S * 1000.0):
             now = child.progress.seen()
             if now != before:
                 before, until_s = now, time.monotonic() + wait_s
             elif time.monotonic() >= until_s:
-                raise _Hung(max(now[1], DRIVER) if child.open else DRIVER)
+                raise _Hung(now[1] if child.open else DRIVER)
 
     # -- failures ------------------------------------------------------------------------
 
@@ -309,15 +269,6 @@ class _Child(DriverProcess):
         finally:
             os.close(memory)
         self.open = False
-        self.each_s = 0.0  # how often it reads by itself; 0: never
-        self.left_out: tuple[int, ...] = ()
-        self.last_push_s = 0.0
-        self.sound = True  # nothing was wrong with what it read by itself
-
-    def begin_pushing(self, each_s: float, left_out: tuple[int, ...]) -> None:
-        """It has answered a read, and reads by itself from now on."""
-        self.each_s, self.left_out = each_s, left_out
-        self.last_push_s, self.sound = time.monotonic(), True
 
 
 def _spawn(line: socket.socket, memory: int, backend: str) -> "subprocess.Popen[bytes]":

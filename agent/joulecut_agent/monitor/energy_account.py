@@ -82,23 +82,22 @@ class EnergyAccount:
             self._save_s = 0.0
         return changed
 
-    def add(self, uuids: Iterable[str], ticks: list[list[Reading]]) -> None:
-        """Readings tick by tick, of the GPUs that answered; the node has `uuids`."""
+    def add(self, uuids: Iterable[str], readings: Iterable[Reading]) -> None:
+        """Readings of one tick, of the GPUs that answered; the node has `uuids`."""
         now_s, jobs = time.monotonic(), self._jobs()
+        seen = [(r.uuid, r.taken_at_s or now_s, r.snapshot) for r in readings if r.snapshot]
+        counted = {u: (s, one.energy_j) for u, s, one in seen if one.energy_j is not None}
+        integrals = {
+            uuid: (at_s, one.energy_integrated_j)
+            for uuid, at_s, one in seen
+            if one.energy_integrated_j is not None
+        }
         with self._lock:
             self._energy.loaded(self.load)
             for uuid in uuids:
                 self._of(uuid).hold(uuid, jobs.get(uuid, ()), now_s)
-            for readings in ticks:
-                seen = [(r.uuid, r.taken_at_s or now_s, r.snapshot) for r in readings if r.snapshot]
-                counted = {u: (s, one.energy_j) for u, s, one in seen if one.energy_j is not None}
-                integrals = {
-                    uuid: (at_s, one.energy_integrated_j)
-                    for uuid, at_s, one in seen
-                    if one.energy_integrated_j is not None
-                }
-                self._energy.add(counted, now_s)
-                self._of_integrals.add(integrals, now_s)
+            self._energy.add(counted, now_s)
+            self._of_integrals.add(integrals, now_s)
             self.books, self.books_of_integrals = self._energy.books(), self._of_integrals.books()
         if now_s >= self._save_s:
             self.save()

@@ -1,66 +1,40 @@
 """Child process that reads the driver for the agent, and can be killed when a call hangs.
 
 It imports little: no gRPC, no configuration, no back end but its own. It answers one request at a
-time, reads by itself in between if asked to, and ends with the agent. Its readings wait in the
-socket until the agent takes them: to wake the agent for each costs more than the reading.
+time, and ends with the agent.
 """
 
 import contextlib
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
-import time
 from typing import Any
 
 from joulecut_agent import memory
 from joulecut_agent.monitor import reader_protocol as wire
-from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Progress
+from joulecut_agent.monitor.reader_protocol import DRIVER, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import Transient
 from joulecut_wire.errors import JoulecutError, not_installed
 
 
 class _ReaderLoop:
-    """Answers requests, and reads by itself at the interval of the last `read`."""
+    """Answers requests."""
 
     def __init__(self, line: socket.socket, progress: Progress, backend: str) -> None:
         self._line = line
         self._progress = progress
         self._backend = backend
         self._reader: Any = None
-        self._left_out: frozenset[int] = frozenset()
-        self._each_s = 0.0
-        self._due_s = 0.0
 
     def run(self) -> None:
         """Returns, or raises OSError, when the agent is gone."""
-        poll = select.poll()
-        poll.register(self._line, select.POLLIN)
-        while True:
-            wait_s = max(0.0, self._due_s - time.monotonic()) if self._each_s else None
-            if not poll.poll(wait_s and wait_s * 1000.0):
-                self._push()
-            elif raw := self._line.recv(PACKET_BYTES_MAX):
-                self._line.send(wire.encode(self._answer(*wire.decode(raw))))
-            else:
-                return
-            self._progress.step(IDLE)
-
-    def _push(self) -> None:
-        self._due_s = max(self._due_s + self._each_s, time.monotonic())
-        try:
-            rows = self._read()
-        except Exception:  # the agent then asks, and gets the error
-            rows = None
-        with contextlib.suppress(BlockingIOError):  # the socket is full: later pushes follow
-            # A pushed reading is a tuple; the answer to a call is a list.
-            self._line.send(wire.encode((time.monotonic(), rows)), socket.MSG_DONTWAIT)
-
-    def _read(self) -> list[Any]:
-        return wire.encode_readings(self._reader.read(self._left_out, self._progress.step))
+        self._progress.step(DRIVER)
+        while raw := self._line.recv(PACKET_BYTES_MAX):
+            self._line.send(wire.encode(self._answer(*wire.decode(raw))))
+            self._progress.step(DRIVER)
 
     def _answer(self, call: str, *arguments: Any) -> list[Any]:
         try:
@@ -77,16 +51,13 @@ class _ReaderLoop:
             self._reader = _load(address).open_reader(options, state_dir)
             memory.give_back()
             return None
-        reader, progress = self._reader, self._progress
-        progress.step(DRIVER)
+        reader, step = self._reader, self._progress.step
         if call == "describe":
-            found = reader.describe(frozenset(arguments[0]), progress.step)
+            found = reader.describe(frozenset(arguments[0]), step)
             return wire.encode_described(found), getattr(reader, "unread", {})
         if call == "read":
-            self._left_out, self._each_s = frozenset(arguments[0]), arguments[1]
-            self._due_s = time.monotonic() + self._each_s
-            return self._read()
-        progress.step(arguments[0])
+            return wire.encode_readings(reader.read(frozenset(arguments[0]), step))
+        step(arguments[0])
         return wire.encode_burst(reader.burst(arguments[0]))
 
 

@@ -1,4 +1,4 @@
-"""Messages between agent and reader process: answers, pushed readings, and progress.
+"""Messages between agent and reader process: answers, and progress.
 
 Both ends are one version of one program, one interpreter and one user. So the checks are few, and
 `marshal` packs the messages: it runs at every tick, and is the cheapest there is.
@@ -7,7 +7,6 @@ Both ends are one version of one program, one interpreter and one user. So the c
 import marshal
 import mmap
 import struct
-import time
 from operator import attrgetter
 from typing import Any
 
@@ -19,8 +18,7 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 PACKET_BYTES_MAX = 200_000  # below the kernel's own bound; 16 GPUs take 50,000
 DRIVER = -1  # in place of an index: the driver as a whole
-IDLE = -2  # no call is under way
-_PROGRESS = struct.Struct("<qqd")
+_PROGRESS = struct.Struct("<qq")
 PROGRESS_BYTES = mmap.PAGESIZE
 # Plain tuples, packed and unpacked in C: Python that runs cold is the main cost of a tick.
 _description = attrgetter(*GpuDescription.__slots__)
@@ -30,9 +28,8 @@ _hardware = attrgetter(*HardwareCounters.__slots__)
 
 
 class Progress:
-    """The GPU being read, and since when (monotonic), in memory that both processes share.
-
-    The agent reads it while a call hangs.
+    """The GPU being read, in memory that both processes share. The agent reads it while a call
+    hangs.
     """
 
     def __init__(self, fd: int) -> None:
@@ -41,12 +38,12 @@ class Progress:
 
     def step(self, index: int) -> None:
         self._steps += 1
-        _PROGRESS.pack_into(self._memory, 0, self._steps, index, time.monotonic())
+        _PROGRESS.pack_into(self._memory, 0, self._steps, index)
 
-    def seen(self) -> tuple[int, int, float]:
-        """Number of steps, index of the last, and its time."""
-        steps, index, at_s = _PROGRESS.unpack_from(self._memory)
-        return int(steps), int(index), float(at_s)
+    def seen(self) -> tuple[int, int]:
+        """Number of steps, and index of the last."""
+        steps, index = _PROGRESS.unpack_from(self._memory)
+        return int(steps), int(index)
 
     def close(self) -> None:
         self._memory.close()

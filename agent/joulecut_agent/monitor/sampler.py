@@ -1,8 +1,7 @@
 """Reads every GPU once a tick and publishes one immutable reading.
 
 The only reader of the device: scrapes and watchers see the last reading, with its age, and never
-hang in the driver. At short intervals the reader process ticks by itself, and its readings are
-collected each second or on request: to wake this process for each costs several times the reading.
+hang in the driver.
 """
 
 import math
@@ -27,12 +26,10 @@ from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
 from joulecut_wire.metrics import NVML_ERRORS
 
 HURRY_S = 0.02  # the step of the driver's own samples
-HURRY_TURN_S = 0.2  # how often they are collected
-COLLECT_S = 1.0  # how long readings may wait in the socket
 PAUSE_WAIT_S = 3.0  # a tick takes milliseconds unless the driver hangs
 STALE_TICKS = 3  # a late tick is jitter, three are a reader that hangs
 STALE_S_MIN = 3.0  # one GPU that hangs must not cost the data of the others
-RECENT_MAX = 16  # readings; more than come within COLLECT_S
+RECENT_MAX = 16  # readings; more than come between two checks of what is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,6 @@ class Sampler:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
-        self._read_now = True
-        self._lock = threading.Lock()  # guards source and newest reading
         self._warnings = Warnings()
         self._integral = PowerIntegral()
         self._described: tuple[GpuDescription, ...] = ()
@@ -101,7 +96,6 @@ class Sampler:
     def hurry(self, duration_s: float) -> None:
         """Ticks each HURRY_S for a while, to see a clock change when it happens."""
         self._hurry_until_s = time.monotonic() + duration_s
-        self._read_now = True
         self._wake.set()
 
     def held(self, uuid: str, jobs: Iterable[str], since_s: float) -> None:
@@ -134,22 +128,10 @@ class Sampler:
         self._wake.set()
 
     def latest(self) -> NodeReading | None:
-        """The newest reading, or None if it is stale.
-
-        Never waits: while the reader is busy there is nothing newer.
-        """
-        if self._lock.acquire(blocking=False):
-            try:
-                self._collect(self.source.arrived())
-            finally:
-                self._lock.release()
-        return self.known()
-
-    def known(self) -> NodeReading | None:
-        """As `latest`, cheaper, and at most COLLECT_S older."""
+        """The newest reading, or None if it is stale. Never waits."""
         reading = self._newest
         age_s = time.monotonic() - reading.snapshot.taken_at_s
-        fresh_s = max(STALE_TICKS * self._interval_s, STALE_S_MIN)
+        fresh_s = max(STALE_TICKS * min(self.interval_s, self.needed_s()), STALE_S_MIN)
         return reading if age_s <= fresh_s else None
 
     def recent(self) -> tuple[NodeReading, ...]:
@@ -179,28 +161,17 @@ class Sampler:
             self._wake.clear()
             self.turned_s = time.monotonic()
             self._warnings.attempt(self._turn, "sampling failed")
-            now_s = time.monotonic()
-            if now_s < self._hurry_until_s:
-                due_s = min(now_s + HURRY_TURN_S, due_s) if now_s < due_s else now_s + HURRY_TURN_S
-            elif now_s >= due_s:
-                due_s = max(due_s + self._period_s(), now_s)
-            due_s = min(due_s, now_s + self._period_s())
+            now_s, period_s = time.monotonic(), self._period_s()
+            if now_s >= due_s:
+                due_s = max(due_s + period_s, now_s)
+            due_s = min(due_s, now_s + period_s)
         if not self._dropped.is_set():
             self.source.close()
 
-    @property
-    def _interval_s(self) -> float:
-        return min(self.interval_s, self.needed_s())
-
     def _period_s(self) -> float:
-        """Interval of this thread without `hurry`."""
-        return self._interval_s if 2.0 * self._interval_s > COLLECT_S else COLLECT_S
-
-    def _each_s(self) -> float:
-        """Interval at which the source reads by itself; 0: each reading is requested."""
-        if time.monotonic() < self._hurry_until_s:
-            return min(HURRY_S, self._interval_s)
-        return self._interval_s if 2.0 * self._interval_s <= COLLECT_S else 0.0
+        """Between two ticks."""
+        hurries = time.monotonic() < self._hurry_until_s
+        return min(self.interval_s, self.needed_s(), HURRY_S if hurries else math.inf)
 
     def _ready(self) -> bool:
         """Whether the device may be read; drops it if released."""
@@ -218,46 +189,32 @@ class Sampler:
         return not self._stop.is_set()
 
     def _turn(self) -> None:
-        with self._lock:
-            if not self._ready():
-                return
-            self._collect(self.source.arrived())
-            each_s = self._each_s()
-            if self._read_now or not each_s or not self.source.is_reading(each_s):
-                self._read_now = False
-                self._tick(each_s)
-
-    def _tick(self, each_s: float = 0.0) -> None:
-        load = driver_load()
-        readings = self.source.read(each_s)
-        self.account.load = load  # a running reader does not follow to a new load
-        self._collect([(time.monotonic(), readings)])
-
-    def _collect(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
-        if not ticks or self._released.is_set():
+        if not self._ready():
             return
+        load = driver_load()
+        readings = self.source.read()
+        self.account.load = load  # a running reader does not follow to a new load
+        if not self._released.is_set():
+            self._take(readings, time.monotonic())
+
+    def _take(self, readings: tuple[Reading, ...], at_s: float) -> None:
         self._describe()
-        known = {gpu.uuid for gpu in self.gpus}
-        integrated = self.account.integrated
-        awaited, read = False, []
-        for at_s, readings in ticks:
-            mine = [
-                self._integral.counted(r, at_s) if r.uuid in integrated else r
-                for r in readings
-                if r.snapshot is not None and r.uuid in known
-            ]
-            gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
-            snapshot = NodeSnapshot(self._newest.snapshot.sequence + 1, at_s, gpus)
-            self._count(readings)
-            read.append(mine)
-            unix_s = time.time() - (time.monotonic() - at_s)
-            self.hardware.add(readings, at_s, unix_s)
-            complete = len(gpus) == len(self.gpus) and not self.source.unread
-            self._newest = NodeReading(snapshot, unix_s, complete, {gpu.uuid: gpu for gpu in gpus})
-            self._recent.append(self._newest)
-            awaited = self.watcher(snapshot)
-        self.account.add([gpu.uuid for gpu in self.gpus], read)
-        if not awaited:
+        known, integrated = {gpu.uuid for gpu in self.gpus}, self.account.integrated
+        mine = [
+            self._integral.counted(r, at_s) if r.uuid in integrated else r
+            for r in readings
+            if r.snapshot is not None and r.uuid in known
+        ]
+        gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
+        snapshot = NodeSnapshot(self._newest.snapshot.sequence + 1, at_s, gpus)
+        self._count(readings)
+        unix_s = time.time() - (time.monotonic() - at_s)
+        self.hardware.add(readings, at_s, unix_s)
+        complete = len(gpus) == len(self.gpus) and not self.source.unread
+        self._newest = NodeReading(snapshot, unix_s, complete, {gpu.uuid: gpu for gpu in gpus})
+        self._recent.append(self._newest)
+        self.account.add([gpu.uuid for gpu in self.gpus], mine)
+        if not self.watcher(snapshot):
             self._hurry_until_s = 0.0
 
     def _describe(self) -> None:

@@ -34,7 +34,7 @@ class Fountain(QuietSource):
     def __init__(self) -> None:
         self.tick = 0
 
-    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
+    def read(self) -> tuple[Reading, ...]:
         self.tick += 1
         return tuple(map(self._reading, UUIDS))
 
@@ -79,7 +79,7 @@ class Parts:
 
     def run(self, ticks: int) -> int:
         for _ in range(ticks):
-            self.sampler._tick()
+            self.sampler._turn()
             self.latency.started({UUIDS[1]: 1980 - 15 * (self.source.tick % 3)}, 0.0)
             reading = self.sampler.latest()
             self.drift_watch.check(reading.snapshot)

@@ -4,10 +4,7 @@ The back end is `ordered_reader`: it does what its `orders` file says, in a real
 """
 
 import json
-import os
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,18 +78,6 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     yield rig
     rig.reader.close()
     eventually("nobody is left behind", lambda: not any(map(alive, rig.pids())))
-
-
-@pytest.fixture
-def running(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """With the clock that its process has, too: for what it does by itself."""
-    for module in (driver_reader, driver_process):
-        monkeypatch.setattr(module, "time", time)
-    monkeypatch.setattr(
-        driver_reader, "READ_WAIT_S", PATIENCE_S
-    )  # who answers at all is waited for
-    monkeypatch.setattr(driver_reader, "OPEN_WAIT_S", PATIENCE_S)
-    return rig
 
 
 def test_a_gpu_that_hangs_costs_itself_and_comes_back(rig: Rig) -> None:
@@ -196,55 +181,6 @@ def test_without_processes_to_spare_nothing_is_read_and_nothing_raised(
     assert set(rig.codes().values()) == {"no_process"}
     with pytest.raises(Transient):
         rig.reader.burst(0)
-
-
-def _heard(rig: Rig) -> set[str]:
-    return {
-        r.uuid for _, readings in rig.reader.arrived() for r in readings if r.snapshot is not None
-    }
-
-
-def test_it_reads_by_itself_when_requested(running: Rig) -> None:
-    rig = running
-    rig.reader.describe()
-    assert rig.reader.arrived() == []
-    rig.reader.read(0.02)
-    everyone = {"g0", "g1", "g2"}
-    eventually("all are read", lambda: _heard(rig) == everyone and rig.reader.is_reading(0.02))
-    assert not rig.reader.is_reading(0.1), "it was told another pace"
-    rig.reader.read()
-    assert rig.reader.arrived() == []
-
-
-def test_one_that_hangs_while_it_reads_by_itself_is_found_by_who_asks(
-    running: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = running
-    rig.reader.describe()
-    rig.reader.read(0.02)
-    rig.order(hang=[1])
-    eventually("it hangs", rig.hangs)
-    eventually("it is late", lambda: rig.reader.arrived() == [] and not rig.reader.is_reading(0.02))
-    monkeypatch.setattr(driver_reader, "READ_WAIT_S", 0.5)
-
-    def found() -> bool:
-        """At last, where the machine stood still and another one was taken for hung as well."""
-        shown = {r.uuid for r in rig.reader.read(0.02) if r.snapshot is not None}
-        return shown == {"g0", "g2"} and rig.reader.unresponsive == {1}
-
-    eventually("it is found", found)
-    eventually("the others are read", lambda: _heard(rig) == {"g0", "g2"})
-
-
-def test_killed_while_it_reads_by_itself_it_is_missed_at_once(running: Rig) -> None:
-    rig = running
-    rig.reader.describe()
-    rig.reader.read(0.02)
-    os.kill(rig.pids()[0], signal.SIGKILL)
-    eventually(
-        "it is missed", lambda: rig.reader.arrived() == [] and not rig.reader.is_reading(0.02)
-    )
-    assert rig.shown() == ["g0", "g1", "g2"]
 
 
 class Undying:

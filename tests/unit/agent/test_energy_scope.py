@@ -59,8 +59,7 @@ class Cards(QuietSource):
         )
         self.at_s, self.gpu_j, self.module_j = 1000.0, 0.0, 0.0
 
-    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
-        del each_s
+    def read(self) -> tuple[Reading, ...]:
         self.at_s += 1.0
         self.gpu_j += 300.0
         self.module_j += 360.0
@@ -84,7 +83,7 @@ def test_jobs_and_idle_add_up_in_each_scope(tmp_path: Path, measured: bool) -> N
     for tick in range(30):
         if tick == 10:
             jobs = {"module": ("red",), "board": ("red",)}
-        sampler._tick()
+        sampler._turn()
     reading = sampler.latest()
     module, board = reading.snapshot.gpus
     assert module.energy_j is None
@@ -101,6 +100,6 @@ def test_jobs_and_idle_add_up_in_each_scope(tmp_path: Path, measured: bool) -> N
         source, 1.0, Counters(), jobs=lambda: jobs, file=EnergyFile(tmp_path / "energy", "b"),
         measured=[facts] if measured else [],
     )  # fmt: skip
-    after._tick()
-    after._tick()
+    after._turn()
+    after._turn()
     assert after.account.books_of_integrals.measured_j["red"] >= red + 299.0

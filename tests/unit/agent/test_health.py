@@ -22,7 +22,7 @@ class Source(QuietSource):
 
     gpus = (GpuDescription("GPU-0", 0, "A100", (210, 1410)),)
 
-    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
+    def read(self) -> tuple[Reading, ...]:
         return (Reading("GPU-0", GpuSnapshot("GPU-0", 1.0, 1.0), None),)
 
 

@@ -83,14 +83,14 @@ def test_a_gpu_that_is_counted_and_does_not_open_is_said(
     fake_nvml.set_error("nvmlDeviceGetHandleByIndex_v2", 999, gpu=1)
     others = [uuid for index, uuid in enumerate(fake_nvml.uuids) if index != 1]
     sampler = Sampler(eye, 1.0, Counters(), jobs=dict, file=EnergyFile(tmp_path / "energy", "boot"))
-    sampler._tick()
-    sampler._tick()
-    picture = sampler.known()
+    sampler._turn()
+    sampler._turn()
+    picture = sampler.latest()
     assert ([gpu.uuid for gpu in picture.snapshot.gpus], picture.complete) == (others, False)
     assert sampler.unread == (1,)
     assert capfd.readouterr().err.count("GPU 1 is counted and cannot be opened") == 1
     fake_nvml.clear_errors()
     eye.describe()
-    sampler._tick()
+    sampler._turn()
     assert sampler.unread == ()
-    assert (sampler.known() or picture).complete
+    assert (sampler.latest() or picture).complete
