@@ -152,7 +152,6 @@ class Agent:
             for reading in parts.sampler.recent()[0 if self._holds else -1 :]:
                 parts.drift_watch.check(reading.snapshot)
                 parts.schedules.on_reading(reading.snapshot)
-        parts.slowdown_file.write(parts.drift_watch.slowdown_notices())
         self._notifier.alive(self._status_line())
 
     def _status_line(self) -> str:
@@ -179,7 +178,6 @@ class Agent:
         self._notifier.stopping()
         parts.health.leaving = True
         done = self._supervisor.stop()
-        parts.slowdown_file.remove()
         self._supervisor.client.detach()
         parts.server.stop()
         parts.registry.stop()
@@ -230,7 +228,7 @@ def _window_is_open(release: ReleaseFile, settings: KeeperSettings) -> bool:
 def _hold_lock(state_dir: str) -> int:
     """Takes the lock of the only agent with these files. Raises Unavailable.
 
-    Two agents would overwrite each other's slowdown notices and energy account.
+    Two agents would overwrite each other's account of energy.
     """
     with contextlib.suppress(OSError):  # nothing else can be written there either
         return service.hold(Path(state_dir) / "agent.lock", ALONE_WAIT_S)

@@ -93,7 +93,7 @@ def _settings(path: Path, node: str | None = None) -> "Settings":
     from joulecut_agent import config  # noqa: PLC0415
 
     settings = config.load(path, node)
-    # World-readable (intent.json); files with secrets have their own mode.
+    # World-readable (owners); files with secrets have their own mode.
     for folder in _folders(settings):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     return settings

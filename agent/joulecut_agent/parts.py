@@ -24,7 +24,6 @@ from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.control.server import Server
 from joulecut_agent.control.service import AgentService, Node
 from joulecut_agent.control.set_latency import WAIT_S_MAX, SetLatency
-from joulecut_agent.control.slowdown_notice import SlowdownNoticeFile
 from joulecut_agent.counters import Counters
 from joulecut_agent.export.exporter import AgentCollector
 from joulecut_agent.export.http_server import Exporter
@@ -100,8 +99,6 @@ class Parts:
         )
         if self.window.left_s:
             self.sampler.begin_paused()
-        self.slowdown_file = SlowdownNoticeFile(self._state_dir / "intent.json")
-        undo.callback(self.slowdown_file.remove)
         self._certificates: dict[str, Callable[[], float | None]] = {}
         self.server = self._make_server(boot_id)
         self.health = HealthChecks(self.sampler, self.window, settings.sample_interval_s)

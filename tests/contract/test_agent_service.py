@@ -380,9 +380,8 @@ def test_the_connections_of_one_address_are_bounded() -> None:
 
 
 def test_two_agents_do_not_share_a_folder(node: RunningAgent) -> None:
-    intent = node.state_dir / "intent.json"
     with RunningAgent(cards=2, state_dir=str(node.state_dir)) as second:
         second.process = second._spawn("run")
         assert second.process.wait(timeout=PATIENCE_S) == 1
         assert second.log == f"joulecut-agent: another agent holds {node.state_dir}/agent.lock\n"
-    assert intent.exists()
+    eventually("the first goes on", (node.state_dir / "owners").exists)

@@ -1,7 +1,6 @@
 """Somebody else sets a GPU: the agent sees it, says whose doing it is, and keeps off."""
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -236,22 +235,13 @@ def test_a_sites_own_lock_bars_control_and_a_reload_of_the_driver_ends_every_lea
         assert driver.locks()[0] == (345, 900)
 
 
-def test_who_looks_for_sick_gpus_finds_the_intent_and_latency_is_learnt_from_orders() -> None:
+def test_a_health_check_sees_who_slows_a_gpu_and_latency_is_learnt_from_commands() -> None:
     with RunningAgent(cards=1, simulated={"set_latency_s": 0.3}, sample_interval_s=1.0) as node:
         node.gpus.put(0, load_ratio=0.5)
         node.start()
-        uuid, path = node.gpus.uuid(0), node.state_dir / "intent.json"
+        uuid = node.gpus.uuid(0)
         assert node.describe().gpus[0].set_latency_p95_s == 0.0
         assert accepted(node.apply({0: 1005}))
-
-        def told() -> dict[str, dict[str, object]]:
-            return json.loads(path.read_text())["gpus"]
-
-        eventually("the file", lambda: path.exists() and told())
-        one = told()[uuid]
-        assert (one["job"], one["reason"], one["clock_max_mhz"]) == ("demo", "test", 1005)
-        assert one["max_slowdown_ratio"] == round(1410 / 1005 - 1, 4)
-        assert path.stat().st_mode & 0o777 == 0o644
         eventually("in metrics", lambda: "joulecut_gpu_intent_info{" in node.metrics())
         [line] = [
             m for m in node.metrics().splitlines() if m.startswith("joulecut_gpu_intent_info")
@@ -272,6 +262,4 @@ def test_who_looks_for_sick_gpus_finds_the_intent_and_latency_is_learnt_from_ord
         assert eventually("measured", measured) >= 0.3
         assert "joulecut_gpu_set_latency_p95_seconds{" in node.metrics()
         assert accepted(node.clear())
-        eventually("nothing is meant any more", lambda: told() == {})
-        assert node.kill(15) == 0
-        assert not path.exists()
+        eventually("nothing any more", lambda: "joulecut_gpu_intent_info{" not in node.metrics())

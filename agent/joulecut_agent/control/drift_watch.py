@@ -4,13 +4,13 @@
 commands while it backs off, and shows both to watchers, scrapes and health checks.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from joulecut_agent.control import drift
 from joulecut_agent.control.drift import Backoff, Memory
-from joulecut_agent.control.slowdown_notice import Reasons, SlowdownNotice, notice_of
 from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone, Status
 from joulecut_agent.keeper.lease import STUCK
@@ -58,7 +58,7 @@ class DriftWatch:
         self._add_found()
         self._keeper = keeper
         self._counters = counters
-        self.reasons = Reasons()
+        self._answered_s: dict[str, float] = {}  # infinite while a command is under way
         self.not_controlled: Callable[[str], str] = lambda _: ""  # a reason by UUID, or ""
         self._sequence = 0
 
@@ -71,7 +71,7 @@ class DriftWatch:
         if any(gpu.uuid not in self._gpus for gpu in snapshot.gpus):
             self._add_found()
         for gpu in snapshot.gpus:
-            known, answered_s = self._gpus.get(gpu.uuid), self.reasons.answered_s(gpu.uuid)
+            known, answered_s = self._gpus.get(gpu.uuid), self._answered_s.get(gpu.uuid, 0.0)
             # A reading from before the newest command was answered proves nothing about it.
             if known and snapshot.taken_at_s >= max(known.since_s, answered_s):
                 known.since_s = max(known.since_s, answered_s)
@@ -109,16 +109,27 @@ class DriftWatch:
             for gpu in self._keeper.described(gpus)
         )
 
-    def slowdown_notices(self) -> dict[str, SlowdownNotice]:
-        """One notice for each GPU under a lease."""
-        status, now_s, unix_s = self._keeper.status, time.monotonic(), time.time()
-        found = {}
-        for uuid, gpu in self._gpus.items():
-            lease = status.lease(uuid, now_s) if status else None
-            if lease is not None:
-                reason = self.reasons.of(uuid, lease)
-                found[uuid] = notice_of(lease, reason, gpu.default_mhz, unix_s)
-        return found
+    def sent(self, uuids: Iterable[str]) -> None:
+        """A command is about to be sent: until `answered` no reading of these is judged, since one
+        with the limits of the command before shows in nothing else.
+        """
+        self._answered_s.update(dict.fromkeys(uuids, math.inf))
+
+    def answered(self, uuids: Iterable[str]) -> None:
+        """Readings from now on show the command, accepted or not."""
+        self._answered_s.update(dict.fromkeys(uuids, time.monotonic()))
+
+    def slowed(self) -> dict[str, tuple[str, float | None]]:
+        """Each GPU under a lease: its job, and by how much it is slower at most. No kernel is
+        slowed by more than its clock; None under a power limit, which bounds no time.
+        """
+        status, now_s = self._keeper.status, time.monotonic()
+        leases = {uuid: status.lease(uuid, now_s) for uuid in self._gpus} if status else {}
+        return {
+            uuid: (lease.job, slowdown(lease, self._gpus[uuid].default_mhz))
+            for uuid, lease in leases.items()
+            if lease is not None
+        }
 
     def _add_found(self) -> None:
         found = {}
@@ -242,3 +253,11 @@ def _neighbours(clock_mhz: int, clocks_mhz: tuple[int, ...]) -> tuple[int, ...]:
     """The next clock below and the next above, if any."""
     below = [mhz for mhz in clocks_mhz if mhz < clock_mhz][-1:]
     return (*below, *[mhz for mhz in clocks_mhz if mhz > clock_mhz][:1])
+
+
+def slowdown(lease: Lease, default_mhz: int) -> float | None:
+    """Of the lowest clock of a lease against the one that the GPU reaches without it."""
+    if lease.power_limit_w is not None or lease.clock_max_mhz <= 0 or not default_mhz:
+        return None
+    lowest_mhz = lease.clock_lowest_mhz or lease.clock_max_mhz
+    return round(max(0.0, default_mhz / lowest_mhz - 1.0), 4)

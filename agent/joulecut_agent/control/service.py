@@ -177,14 +177,12 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         _check(context, validation.refuse_power_limits(wanted))
         command = validation.to_keeper_request(wanted)
         sent_s = time.monotonic()
-        self.drift_watch.reasons.sent(command, wanted.reason)
+        self.drift_watch.sent(uuids)
         try:
             results_pb = self._pass_on("apply", command, uuids, wanted.reason)
         finally:
-            self.drift_watch.reasons.answered(command)
-        if not all(result.accepted for result in results_pb):
-            self.drift_watch.reasons.refused(command, wanted.reason)
-        else:
+            self.drift_watch.answered(uuids)
+        if all(result.accepted for result in results_pb):
             self.schedules.apply(wanted.job, wanted.generation, wanted.settings)
             # A schedule steps on before a clock change can be observed.
             plain = [s for s in wanted.settings if not clocks_of(s)]

@@ -133,7 +133,7 @@ class AgentCollector:
             families.add(names.GPU_UNREAD, 1, str(index))
         if status is not None:
             _add_control(families, status)
-            self._add_slowdown_notices(families)
+            self._add_slowed(families)
         for metric in COUNTED:
             for labels, count in self.counters.counts(metric.name):
                 families.add(metric, count, *labels)
@@ -161,11 +161,11 @@ class AgentCollector:
             families.add(names.GPU_XID_ERRORS, count, uuid, str(xid))
             families.add(names.GPU_XID_LAST, last_unix_s, uuid, str(xid))
 
-    def _add_slowdown_notices(self, families: Families) -> None:
-        for uuid, one in self.drift_watch.slowdown_notices().items():
-            families.add(names.GPU_INTENT_INFO, 1, uuid, one.job)
-            if one.max_slowdown_ratio is not None:
-                families.add(names.GPU_INTENT_SLOWDOWN, one.max_slowdown_ratio, uuid)
+    def _add_slowed(self, families: Families) -> None:
+        """For health checks, which would drain a node with GPUs below their clocks."""
+        for uuid, (job, ratio) in self.drift_watch.slowed().items():
+            families.add(names.GPU_INTENT_INFO, 1, uuid, job)
+            families.add(names.GPU_INTENT_SLOWDOWN, ratio, uuid)
 
 
 def _add_allocation(families: Families, one: Allocation) -> None:

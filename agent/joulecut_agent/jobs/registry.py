@@ -4,6 +4,7 @@ Reading the sources takes time and may fail, so it has its own threads; queries 
 memory. Reports are the exception: the newest one counts at once.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -11,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecut_agent.atomic_file import AtomicFile
 from joulecut_agent.jobs import inventory, owner
 from joulecut_agent.jobs.binding import Binding
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
@@ -44,12 +44,15 @@ INVENTORY_TURNS = 20  # MIG instances and minors change at a reconfiguration
 PROCESSES_MAX = 1024  # remembered: 64 on each of 16 GPUs
 
 
-class OwnersFile(AtomicFile):
+class OwnersFile:
     """Owners for prologs and epilogs of a scheduler: `NUMBER UUID held|free JOB`, a GPU a line,
-    with the number that Slurm has for it.
+    with the number that Slurm has for it. World-readable, replaced as a whole.
 
     The first line names the agent's process, to recognise a file left by a dead agent.
     """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._written, self._warnings = path, "", Warnings()
 
     def write(
         self, numbers: Mapping[int, str], held: Mapping[str, str],
@@ -61,7 +64,22 @@ class OwnersFile(AtomicFile):
             job = allocations[uuid].job if uuid in allocations else "-"
             state = "held" if uuid in held else "free"
             lines.append(f"{number} {uuid} {state} {job}")
-        self.replace("\n".join(lines) + "\n")
+        text, fresh = "\n".join(lines) + "\n", self._path.with_suffix(".new")
+        if text == self._written:
+            return
+        try:
+            fresh.write_text(text)
+            fresh.chmod(0o644)
+            fresh.replace(self._path)
+        except OSError as error:
+            self._warnings.say(f"{self._path}: {error.strerror}")
+        else:
+            self._written = text
+            self._warnings.say("")
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulecut_agent.control import drift
 from joulecut_agent.control.drift import TICKS, Backoff, Memory, Order, order_of
-from joulecut_agent.control.slowdown_notice import notice_of
+from joulecut_agent.control.drift_watch import slowdown
 from joulecut_agent.keeper.evidence import SETTLE_S
 from joulecut_wire import codec
 from joulecut_wire.messages import GpuSnapshot, Lease, WatchTick, profile_of, with_profiles
@@ -345,6 +345,11 @@ def test_a_low_step_is_not_slow_without_our_doing() -> None:
 
 
 def test_a_health_check_reads_the_lowest_clock() -> None:
-    assert notice_of(LEASE, "", 1980, 0.0).max_slowdown_ratio == pytest.approx(
-        1980 / 900 - 1, abs=1e-3
-    )
+    assert slowdown(LEASE, 1980) == pytest.approx(1980 / 900 - 1, abs=1e-3)
+
+
+def test_no_kernel_loses_more_than_its_clock() -> None:
+    plain = replace(LEASE, clock_max_mhz=1200, clock_lowest_mhz=0)
+    assert slowdown(plain, 1980) == 0.65
+    assert slowdown(replace(plain, clock_max_mhz=1980), 1980) == 0.0
+    assert slowdown(replace(plain, power_limit_w=400.0), 1980) is None

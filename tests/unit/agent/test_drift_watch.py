@@ -64,14 +64,14 @@ class Watched:
     def hold(self, generation: int) -> Apply:
         """An order that the keeper accepts, up to where its answer is there."""
         command = apply_of(1, "demo", generation, 60.0, {UUID: (0, OURS_MHZ)})
-        self.drift_watch.reasons.sent(command, "slack")
+        self.drift_watch.sent(command.settings)
         self.keeper.lease = Lease("demo", 1, generation, ClockLimits(0, OURS_MHZ), 60.0)
         self._client.refresh()
         return command
 
     def obey(self, generation: int) -> None:
         """An order whose answer is known here as well; what is seen is read after that."""
-        self.drift_watch.reasons.answered(self.hold(generation))
+        self.drift_watch.answered(self.hold(generation).settings)
         self.now_s = max(self.now_s, time.monotonic())
 
     def end(self) -> None:
@@ -118,7 +118,7 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     assert watched.asked() == []
     ordered_s = time.monotonic()
     watched.now_s = ordered_s - 10.0
-    watched.drift_watch.reasons.answered(second)
+    watched.drift_watch.answered(second.settings)
     watched.see(FREE_MHZ)  # read before that, and looked at after it
     assert watched.asked() == []
     watched.now_s = ordered_s
