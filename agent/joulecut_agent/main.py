@@ -149,7 +149,7 @@ def _keep(
     settings: "KeeperSettings", device: str, options: dict[str, Any], agent_fd: int = -1,
     ready: Callable[[], None] = lambda: None,
 ) -> int:  # fmt: skip
-    from joulecut_agent import devices, memory, scheduling  # noqa: PLC0415
+    from joulecut_agent import devices, memory  # noqa: PLC0415
     from joulecut_agent.keeper import service  # noqa: PLC0415
     from joulecut_agent.keeper.writer_process import WriterProcess  # noqa: PLC0415
 
@@ -160,7 +160,6 @@ def _keep(
         memory.give_back()
         return writer
 
-    scheduling.request_short_slices()
     gc.freeze()  # objects of the start live on; a collection must not delay a write
     return service.run(settings, WriterProcess(open_writer), agent_fd, ready)
 

@@ -27,6 +27,9 @@ class BadInput(JoulecutError, ValueError):
         tail = f"; allowed: {self.allowed}" if self.allowed else ""
         super().__init__(f"{self.where}: {self.what}{tail}")
 
+    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
+        return type(self), (self.where, self.what, self.allowed)
+
 
 class Unavailable(JoulecutError):
     """An operation that cannot be done now or here; the line names the remedy."""

@@ -31,7 +31,6 @@ from joulecut_agent.keeper.lease import STEP_S
 from joulecut_agent.keeper.protocol import ProtocolError
 from joulecut_agent.keeper.requests import Clear, Hold, Step
 from joulecut_agent.log import log
-from joulecut_agent.scheduling import request_short_slices
 from joulecut_wire.messages import IterationTiming, NodeSnapshot, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
@@ -227,7 +226,6 @@ class ClockSchedules:
         return starts.jitter_s if starts else 0.0
 
     def _run(self) -> None:
-        request_short_slices()
         while not self._leaving:
             try:
                 self.turn()

@@ -29,7 +29,6 @@ from joulecut_agent.jobs.rate_source import REPORT, Fault, Submission
 from joulecut_agent.jobs.report_advice import advice
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.log import log
-from joulecut_agent.scheduling import request_short_slices
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import REPORTS, REPORTS_REFUSED
@@ -164,7 +163,6 @@ class ReportSocket:
         self.path.unlink(missing_ok=True)
 
     def _listen(self) -> None:
-        request_short_slices()
         while not self._leaving.is_set():
             try:
                 self.turn(None)

@@ -21,6 +21,7 @@ from joulecut_agent.monitor import reader_protocol as wire
 from joulecut_agent.monitor.reader_protocol import DRIVER, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
 from joulecut_agent.ports.reader import Burst, Reading
+from joulecut_wire.errors import JoulecutError
 from joulecut_wire.messages import GpuDescription
 
 READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
@@ -78,7 +79,7 @@ class DriverReader:
             try:
                 self._ready()
                 left_out = self._left_out()
-                readings = wire.decode_readings(self._ask("read", list(left_out)))
+                readings = self._ask("read", left_out)
                 self._answered(left_out)
                 return self._check(readings, left_out)
             except _Hung as hung:
@@ -96,7 +97,8 @@ class DriverReader:
             self._ready()
             if index in self._left_out():
                 raise _unresponsive(f"GPU {index}")
-            return Burst(*self._ask("burst", index))
+            burst: Burst = self._ask("burst", index)
+            return burst
         except _Hung as hung:
             self._abandon(hung.index)
             raise _unresponsive(f"GPU {index}") from None
@@ -139,8 +141,7 @@ class DriverReader:
             self._open(self._child)
         left_out = self._left_out()
         if now_s >= self._describe_due_s or not self._not_described.issubset(left_out):
-            rows, unread = self._ask("describe", list(left_out))
-            described = tuple(GpuDescription(*row) for row in rows)
+            described, unread = self._ask("describe", left_out)
             for index in unread.keys() - self.unread.keys():
                 what = f"GPU {index} is counted and cannot be opened: {unread[index]}"
                 log("agent", f"{what}: it is not read, and not shown", "error")
@@ -167,18 +168,18 @@ class DriverReader:
         child = self._child
         assert child is not None
         try:
-            child.line.send(wire.encode([call, *arguments]))
+            child.line.send(wire.encode((call, *arguments)))
             self._wait(child, READ_WAIT_S if wait_s is None else wait_s)
-            error, answer = wire.decode(child.line.recv(PACKET_BYTES_MAX))
-        except (OSError, ValueError, EOFError, TypeError):  # it died, or was killed
+            answer = wire.decode(child.line.recv(PACKET_BYTES_MAX))
+        except (OSError, EOFError):  # it died, or was killed
             at = child.progress.seen()[1] if child.open else DRIVER
             self.close()
             if self._backoffs.failed(at, hung=False).failures == 2:  # once may be chance
                 what = "opening the driver" if at == DRIVER else f"reading GPU {at}"
                 log("agent", f"the reader process died twice {what}: backing off", "error")
             raise Transient("reader_died", f"{call}: the reader process died") from None
-        if error:
-            raise wire.decode_error(error)
+        if isinstance(answer, JoulecutError):
+            raise answer
         return answer
 
     def _wait(self, child: "_Child", wait_s: float) -> None:

@@ -36,14 +36,14 @@ class _ReaderLoop:
             self._line.send(wire.encode(self._answer(*wire.decode(raw))))
             self._progress.step(DRIVER)
 
-    def _answer(self, call: str, *arguments: Any) -> list[Any]:
+    def _answer(self, call: str, *arguments: Any) -> Any:
+        """What was asked for, or the error that it raised."""
         try:
-            return [None, self._perform(call, *arguments)]
+            return self._perform(call, *arguments)
         except JoulecutError as error:
-            return [wire.encode_error(error), None]
+            return error
         except Exception as error:
-            what = f"{call}: {type(error).__name__}: {error}"
-            return [wire.encode_error(Transient("reader_failed", what)), None]
+            return Transient("reader_failed", f"{call}: {type(error).__name__}: {error}")
 
     def _perform(self, call: str, *arguments: Any) -> Any:
         if call == "open":
@@ -54,11 +54,11 @@ class _ReaderLoop:
         reader, step = self._reader, self._progress.step
         if call == "describe":
             found = reader.describe(frozenset(arguments[0]), step)
-            return wire.encode_described(found), getattr(reader, "unread", {})
+            return found, getattr(reader, "unread", {})
         if call == "read":
-            return wire.encode_readings(reader.read(frozenset(arguments[0]), step))
+            return reader.read(frozenset(arguments[0]), step)
         step(arguments[0])
-        return wire.encode_burst(reader.burst(arguments[0]))
+        return reader.burst(arguments[0])
 
 
 def main(argv: list[str]) -> int:

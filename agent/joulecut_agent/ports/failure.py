@@ -12,6 +12,9 @@ class DeviceError(JoulecutError):
         self.code = code
         super().__init__(what)
 
+    def __reduce__(self) -> tuple[type, tuple[str, ...]]:
+        return type(self), (self.code, str(self))
+
 
 class Transient(DeviceError):
     """A busy driver, a call that hung: try again later."""
