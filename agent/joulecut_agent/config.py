@@ -36,7 +36,6 @@ from joulecut_wire.section import Key, Listed, Section, flat, key, read, section
 from joulecut_wire.tls import TlsFiles
 
 NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
-OFF = "off"
 NODE_LENGTH_MAX = 253  # as names of hosts
 LOGS_MAX = 64
 SEARCHED_WITHIN_S = 1.0  # of a processor; `.*` twice in a pattern takes a tenth of it
@@ -81,15 +80,6 @@ def _mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Fault(f"{shown(value)} is not a mapping", "a mapping of keys")
     return value
-
-
-def _otlp(value: object) -> tuple[str, int] | None:
-    if value is False or value == OFF:  # YAML reads off as false
-        return None
-    host, port = address(0)(value)
-    if host not in {"127.0.0.1", "localhost"}:
-        raise Fault(host, "127.0.0.1:PORT, or off")
-    return "127.0.0.1", port
 
 
 def _keeper_mode(value: object) -> str:
@@ -212,8 +202,6 @@ class ListenKeys:
     socket: str = key(_PATH, SOCKET)
     grpc_socket: str = key(_PATH, "")
     grpc_socket_group: str = key(text(64, "the name of a group"), "")
-    otlp_grpc: tuple[str, int] | None = key(_otlp, None)
-    otlp_http: tuple[str, int] | None = key(_otlp, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +325,6 @@ class _Reading:
             audit=keys.audit,
             web_config=self._optional(keys.web_config),
             attribution=self._attribution(),
-            otlp_grpc=listen.otlp_grpc,
-            otlp_http=listen.otlp_http,
             logs=keys.logs,
             measured=self.measured,
             keys_ignored=self._ignored,

@@ -127,8 +127,8 @@ class Agent:
         self._log_uncontrollable()
         parts.schedules.start()
         parts.report_socket.start()
-        for source in parts.rate_sources:
-            source.start()
+        if settings.logs:
+            parts.logs.start()
         parts.server.start()
         parts.exporter.start()
         memory.give_back()
@@ -181,8 +181,7 @@ class Agent:
         self._supervisor.client.detach()
         parts.server.stop()
         parts.registry.stop()
-        for source in parts.rate_sources:
-            source.close()
+        parts.logs.close()
         parts.report_socket.close()
         parts.schedules.stop()
         parts.sampler.stop()

@@ -29,7 +29,6 @@ from joulecut_agent.export.exporter import AgentCollector
 from joulecut_agent.export.http_server import Exporter
 from joulecut_agent.jobs.log_tail import LogTail
 from joulecut_agent.jobs.rank_count import RankCount
-from joulecut_agent.jobs.rate_source import RateSource
 from joulecut_agent.jobs.registry import Registry
 from joulecut_agent.jobs.report_faults import ReportFaults
 from joulecut_agent.jobs.report_queue import ReportQueue
@@ -88,7 +87,7 @@ class Parts:
         self.ranks = RankCount(self._uuids, self.registry.scheduled_job, self.registry.users_of)
         self.report_socket = self._make_report_socket()
         undo.callback(self.report_socket.close)
-        self.rate_sources = self._make_rate_sources(undo)
+        self.logs = LogTail(settings.logs, self.report_socket, self.registry.gpus_of_job)
         self._make_sampler(reader, boot_id)
         self.drift_watch = DriftWatch(
             lambda: self.sampler.gpus, keeper, self._counters, settings.keeper.site_default
@@ -160,26 +159,6 @@ class Parts:
             raise Unavailable(f"socket {settings.socket}: {error.strerror}") from None
         report_socket.live.changed = self.registry.reported
         return report_socket
-
-    def _make_rate_sources(self, undo: contextlib.ExitStack) -> tuple[RateSource, ...]:
-        """The sources beside the report socket, which checks what they submit."""
-        found: list[RateSource] = []
-        settings, registry, inbox = self._settings, self.registry, self.report_socket
-        if settings.logs:
-            found.append(LogTail(settings.logs, inbox, registry.gpus_of_job))
-        if settings.otlp_grpc or settings.otlp_http:
-            # Here: the messages take 3 MB, and only an agent that receives spans needs them.
-            from joulecut_agent.jobs.otlp_receiver import OtlpReceiver  # noqa: PLC0415
-
-            receiver = OtlpReceiver(
-                settings.otlp_grpc, settings.otlp_http, inbox, self._counters,
-                peers=registry.peers, gpus=registry.gpu_of_process,
-                likely=registry.process_ids, owner=registry.scheduled_job,
-            )  # fmt: skip
-            found.append(receiver)
-        for source in found:
-            undo.callback(source.close)
-        return tuple(found)
 
     def _make_sampler(self, reader: DriverReader, boot_id: str) -> None:
         """The readers of the device: each tick, fast samples on request, and set latency."""

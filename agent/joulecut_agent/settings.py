@@ -35,8 +35,6 @@ class Settings:
     audit: AuditLimits = field(default_factory=AuditLimits)
     web_config: Path | None = None
     attribution: AttributionSettings = field(default_factory=AttributionSettings)
-    otlp_grpc: tuple[str, int] | None = None  # for spans; None is not served
-    otlp_http: tuple[str, int] | None = None
     logs: tuple[LogSource, ...] = ()
     measured: tuple[CardFacts, ...] = ()
     keys_ignored: int = 0

@@ -3,8 +3,6 @@
 Real sockets and real senders; only the owners of the GPUs are made up.
 """
 
-import contextlib
-import http.client
 import os
 import re
 import socket
@@ -15,19 +13,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from otlp_exporter import Rank, send_grpc, send_http, unfinished_calls
-from running_agent import PATIENCE_S, eventually
+from running_agent import eventually
 
 from joulecut import Reporter
 from joulecut_agent.counters import Counters
-from joulecut_agent.jobs import otlp_receiver
 from joulecut_agent.jobs.binding import Binding
-from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
-from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.log_line import PRESETS, LogSource
 from joulecut_agent.jobs.log_tail import LogTail
-from joulecut_agent.jobs.loopback_peer import LoopbackPeers
-from joulecut_agent.jobs.otlp_receiver import OtlpReceiver
 from joulecut_agent.jobs.owner import SLURM, Owner, Owners
 from joulecut_agent.jobs.processes import Processes
 from joulecut_agent.jobs.rate_source import Fault
@@ -60,15 +52,6 @@ class Node:
         self.socket = ReportSocket(
             home / "jobs.sock", UUIDS.values, queue, self.counters, lambda *_: None,
             binding=binding, on_fault=self.faults.append,
-        )  # fmt: skip
-        self.otlp = OtlpReceiver(
-            ("127.0.0.1", 0), ("127.0.0.1", 0), self.socket, self.counters,
-            peers=LoopbackPeers(PROC, processes),
-            gpus=GpuOfProcess(
-                processes, lambda: Inventory(UUIDS), users,
-                lambda sender: binding.gpus_of(sender, UUIDS.values()),
-            ),
-            likely=lambda: [os.getpid()], owner=lambda _: "",
         )  # fmt: skip
         self.log = home / "train.log"
         pattern = re.compile(PRESETS["megatron"])
@@ -128,44 +111,6 @@ class Datagrams:
         node.counters.count(REPORTS.name, "shed", by=sent.count(False))  # by the kernel
 
 
-class Spans:
-    name, stage, addressed = "otlp", 2, True
-
-    def __init__(self, transport: str, names: str) -> None:
-        self._transport, self._names = transport, names
-
-    def _rank(self, uuid: str) -> Rank:
-        about: dict[str, str | int] = {"service.name": "demo", "process.pid": os.getpid()}
-        if self._names == "nv":
-            about |= {"nv.dl.rank": 4, "nv.dl.world_size": 8, "nv.dl.topology.size.pp": 4}
-            about |= {"nv.gpu.uuid": uuid}
-        else:
-            about |= {"dl.rank": 4, "dl.world_size": 8, "dl.pipeline_parallel.size": 4}
-            about |= {"nv.gpu.uuid": uuid} if uuid != "GPU-a" else {}
-        return Rank(about, self._names)
-
-    def _send(self, node: Node, raw: bytes) -> bool:
-        if self._transport == "grpc":
-            return send_grpc(node.otlp.grpc_port, raw) == ""
-        return send_http(node.otlp.http_port, raw) == 200
-
-    def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
-        rank = self._rank(uuid)
-        begun_s = time.time() - 0.5 * len(numbers)
-        for i, number in enumerate(numbers):
-            kinds = ("forward", "forward", "backward", "forward", "backward", "backward")
-            rank.iteration(number, begun_s + 0.5 * (i + 1), 0.5, kinds)
-            assert self._send(node, rank.taken())
-
-    def garbage(self, node: Node) -> None:
-        self._send(node, b"\x08\xff no request")
-
-    def flood(self, node: Node) -> None:
-        raw = b"\x92\x03" + b"\x00" * (3 << 20)
-        for _ in range(8):
-            self._send(node, raw)
-
-
 class LogLines:
     """Of a Megatron run whose pace is known by earlier lines. The agent's configuration names the
     job, not the sender.
@@ -194,8 +139,6 @@ class LogLines:
 
 RIGS = {
     "datagrams": Datagrams(),
-    "otlp-grpc": Spans("grpc", "megatron"),
-    "otlp-http": Spans("http", "nv"),
     "log": LogLines(),
 }
 
@@ -204,9 +147,7 @@ RIGS = {
 def node() -> Iterator[Node]:
     with tempfile.TemporaryDirectory(prefix="jc") as home:
         node = Node(Path(home))
-        node.otlp.start()
         yield node
-        node.otlp.close()
         node.socket.close()
 
 
@@ -257,101 +198,3 @@ def test_overload_is_shed_and_counted_and_ends(node: Node, rig: Rig) -> None:
     rig_again = RIGS["datagrams"]
     rig_again.send(node, range(9001, 9002))
     eventually("heard again", lambda: node.turn()[-1:][0].iteration == 9001)
-
-
-def test_a_sender_is_found_by_its_socket_and_not_by_its_word(node: Node) -> None:
-    """A stated process id counts only where the kernel shows no process."""
-    rank = Rank({"service.name": "demo", "process.pid": 1, "dl.rank": 0})
-    rank.iteration(1, time.time(), 0.5)
-    assert send_grpc(node.otlp.grpc_port, rank.taken()) == ""
-    eventually("a report", lambda: len(node.turn()) == 1)
-    assert node.reports[0].uuid == "GPU-a"
-
-
-def test_a_rank_without_a_single_gpu_is_a_fault_that_names_the_remedy(node: Node) -> None:
-    node.users = {}
-    rank = Rank({"service.name": "demo", "dl.rank": 3})
-    rank.iteration(1, time.time(), 0.5)
-    send_http(node.otlp.http_port, rank.taken())
-    eventually("a fault", lambda: (node.turn(), node.faults)[1])
-    assert "nv.gpu.uuid" in node.faults[0].text
-
-
-def test_spans_of_long_ago_are_not_iterations_of_now(node: Node) -> None:
-    rank = Rank({"service.name": "demo"})
-    rank.iteration(1, time.time() - 2 * otlp_receiver.LATE_S_MAX, 0.5)
-    send_http(node.otlp.http_port, rank.taken())
-    eventually("a fault", lambda: (node.turn(), node.faults)[1])
-    assert "ended" in node.faults[0].text
-    assert not node.reports
-
-
-def test_posts_that_never_end_take_no_memory_and_keep_no_exporter_out(node: Node) -> None:
-    """Any local user may connect: 64 posts of 4 MiB, but for their last byte."""
-    size, strangers = otlp_receiver.REQUEST_BYTES_MAX, []
-    head = f"POST /v1/traces HTTP/1.1\r\nContent-Type: {otlp_receiver.PROTOBUF}\r\n"
-    for _ in range(64):
-        stranger = socket.create_connection(("127.0.0.1", node.otlp.http_port))
-        strangers.append(stranger)
-        stranger.settimeout(0.5)
-        with contextlib.suppress(OSError):
-            stranger.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode() + bytes(size - 1))
-    server = node.otlp._http
-    assert len(server._connections) <= otlp_receiver.CONNECTIONS_MAX
-    rank = Rank({"service.name": "demo"})
-    rank.iteration(1, time.time(), 0.5)
-    assert send_http(node.otlp.http_port, rank.taken()) == 200
-    for stranger in strangers:
-        stranger.close()
-
-
-def test_calls_that_never_end_take_no_memory_and_no_thread_of_others(node: Node) -> None:
-    """The same over gRPC: what connections may hold is bounded before a message is read."""
-    rank = Rank({"service.name": "demo"})
-    with unfinished_calls(node.otlp.grpc_port, streams=2, size=65_536):
-        rank.iteration(1, time.time(), 0.5)
-        assert send_grpc(node.otlp.grpc_port, rank.taken()) == ""
-    before, highest, strangers = _resident_bytes(), 0, []
-    for _ in range(200):
-        strangers.append(unfinished_calls(node.otlp.grpc_port, 64, 65_536))
-        highest = max(highest, _resident_bytes())
-    assert highest - before < 40 << 20
-    for stranger in strangers:
-        stranger.close()
-    rank.iteration(2, time.time(), 0.5)
-    raw = rank.taken()
-    eventually("taken again", lambda: send_grpc(node.otlp.grpc_port, raw) == "")
-
-
-def test_connections_over_grpc_are_bounded_in_number(node: Node) -> None:
-    """The server begins each connection that it takes; the others are closed without a byte."""
-    port, limit = node.otlp.grpc_port, otlp_receiver.GRPC_CONNECTIONS_MAX
-    idle = [unfinished_calls(port, 0, 0) for _ in range(limit + 20)]
-    begun = 0
-    for one in idle:
-        one.settimeout(PATIENCE_S)
-        with contextlib.suppress(ConnectionError):
-            begun += bool(one.recv(1))
-    assert 0 < begun <= limit
-    for one in idle:
-        one.close()
-    rank = Rank({"service.name": "demo"})
-    rank.iteration(1, time.time(), 0.5)
-    raw = rank.taken()
-    eventually("taken again", lambda: send_grpc(port, raw) == "")
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "status"),
-    [("/v1/metrics", "x-protobuf", 404), ("/v1/logs", "x-protobuf", 404), ("/v1/traces", "x", 415)],
-)
-def test_what_is_not_read_is_refused(node: Node, path: str, kind: str, status: int) -> None:
-    """Another service's exporter must not believe that its data has arrived."""
-    connection = http.client.HTTPConnection("127.0.0.1", node.otlp.http_port, timeout=30)
-    connection.request("POST", path, b"", {"Content-Type": f"application/{kind}"})
-    assert connection.getresponse().status == status
-    connection.close()

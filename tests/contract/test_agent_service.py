@@ -19,7 +19,6 @@ from running_agent import LATE, PATIENCE_S, RunningAgent, eventually
 
 from joulecut import Reporter
 from joulecut_agent import __version__
-from joulecut_agent.bounded_http import BoundedHttp
 from joulecut_agent.export import http_server
 from joulecut_wire import codec
 from joulecut_wire.messages import WatchTick
@@ -360,13 +359,7 @@ def test_a_request_that_never_ends_is_ended(node: RunningAgent) -> None:
 
 
 def test_the_connections_of_one_address_are_bounded() -> None:
-    server = BoundedHttp(
-        ("127.0.0.1", 0),
-        BaseHTTPRequestHandler,
-        connections_max=http_server.CONNECTIONS_MAX,
-        peer_max=http_server.PEER_MAX,
-    )
-    with server:
+    with http_server._Http(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         ends = [socket.socketpair() for _ in range(http_server.CONNECTIONS_MAX + 2)]
         for port, (_, end) in enumerate(ends[:-2]):
             server.process_request(end, ("10.0.0.1", port))

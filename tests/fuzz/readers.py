@@ -7,7 +7,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from joulecut_agent.jobs.otlp_spans import SpanReader
 from joulecut_controller.cluster import history
 from joulecut_controller.fleet.gpu_owners import GpuOwners
 from joulecut_controller.policy.parse import parse as parse_policy
@@ -64,8 +63,6 @@ def _no_profile(_: str) -> Any:
 
 READERS: Mapping[str, Reader] = {
     "report": reports.decode,
-    "otlp": lambda raw: SpanReader().read(raw),
-    "otlp-json": lambda raw: SpanReader().read(raw, json=True),
     "tick": _message(pb.WatchResponse, codec.decode_tick),
     "node": _message(pb.DescribeResponse, codec.decode_node),
     "command": _message(pb.ApplyRequest, codec.decode_command),

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from joulecut_agent.control.iteration_clock import PACES, IterationClock, Prediction
 from joulecut_wire.messages import IterationTiming
 
-OTLP, REPORT, LOG, NCCL, MARK = "otlp", "report", "log", "nccl", "mark"
+REPORT, LOG, MARK = "report", "log", "mark"
 # The best first. A first mark comes with the first operation of its own GPU, which on a later stage
 # is after the start of the iteration.
-SOURCES = (OTLP, REPORT, LOG, NCCL, MARK)
+SOURCES = (REPORT, LOG, MARK)
 GPUS_MAX = 64  # four times the largest machines
 
 

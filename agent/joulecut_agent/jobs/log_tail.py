@@ -62,8 +62,6 @@ class _Silence:
 class LogTail:
     """Reads in its own thread between `start` and `close`; without `start`, `turn` reads."""
 
-    name = LOG
-
     sources: Collection[LogSource]
     inbox: Inbox
     gpus_of: Callable[[str], Collection[str]]  # the GPUs of a job on this node

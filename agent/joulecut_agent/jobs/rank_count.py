@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from joulecut_agent.jobs.rate_source import OTLP, REPORT
+from joulecut_agent.jobs.rate_source import REPORT
 from joulecut_wire.messages import IterationReport, ReportFault
 
 HEARD_S, HEARD_ITERATIONS = 60.0, 8.0  # a rank is heard so long after its last report
@@ -22,10 +22,7 @@ WEIGHT = 0.25  # of the newest time in the mean
 # A duration this many times the pace is in other units. The pace is judged over some seconds and
 # reports: those that wait while the agent is busy arrive together.
 UNITS_RATIO, PACE_S_MIN, PACE_REPORTS = 50.0, 10.0, 64
-REMEDY = {
-    OTLP: "all: MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks (docs/integrations.md)",
-    REPORT: "all: joulecut run -- COMMAND on each node, or a Reporter in each rank",
-}
+REMEDY = "all: joulecut run -- COMMAND on each node, or a Reporter in each rank"
 
 
 @dataclass(slots=True)
@@ -133,9 +130,9 @@ class RankCount:
     def _missing(self, now_s: float) -> Iterator[ReportFault]:
         for job, ranks in self.counts(now_s).items():
             missing = ranks.running - ranks.heard
-            if missing and ranks.source in REMEDY and now_s - ranks.since_s >= SILENT_S:
+            if missing and ranks.source == REPORT and now_s - ranks.since_s >= SILENT_S:
                 what = f"{len(ranks.heard)} of {len(ranks.running)} ranks export"
-                text = f"{what}; allowed: {REMEDY[ranks.source]}"
+                text = f"{what}; allowed: {REMEDY}"
                 uuids = tuple(sorted(missing))
                 yield ReportFault(job, uuids, ranks.source, text, len(missing))
 

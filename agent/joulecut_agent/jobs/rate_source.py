@@ -1,8 +1,8 @@
-"""Port of rate sources: what reports the iterations of jobs on this node.
+"""Iterations as the sources of rates on this node submit them.
 
-The datagram socket is one, the OpenTelemetry receiver another. A source reads its own format and
-submits values; the intake checks them all alike: known GPU, permitted sender, bounded load. A
-source never commands anything.
+The datagram socket is one, logs are another. A source reads its own format and submits values; the
+intake checks them all alike: known GPU, permitted sender, bounded load. A source never commands
+anything.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from joulecut_agent.jobs.binding import Sender
 from joulecut_wire.messages import IterationReport, PipelineShape
 
 # Names of sources, on the wire and in metrics.
-REPORT, MARK, OTLP, LOG, NCCL = "report", "mark", "otlp", "log", "nccl"
+REPORT, LOG = "report", "log"
 # Logs show no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
 NO_SENDER = Sender(0, 0)  # of what the agent found by itself
@@ -44,13 +44,3 @@ class Inbox(Protocol):
     """Takes what sources found, from any thread. False where it is full: the value is shed."""
 
     def submit(self, one: Submission | Fault) -> bool: ...
-
-
-class RateSource(Protocol):
-    """A source with a thread of its own between `start` and `close`."""
-
-    name: str
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from joulecut_agent.jobs import inventory, owner
 from joulecut_agent.jobs.binding import Binding
-from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet
 from joulecut_agent.jobs.kubernetes import Kubernetes
-from joulecut_agent.jobs.loopback_peer import LoopbackPeers
 from joulecut_agent.jobs.owner import (
     BOUND,
     JOB_CHARS_MAX,
@@ -125,13 +123,6 @@ class Registry:
             leased=lambda uuid: uuid in self.held(),
             pods_known=lambda: kubernetes is not None and kubernetes.answering,
         )
-        self.peers = LoopbackPeers(self.settings.proc, self._processes)
-        self.gpu_of_process = GpuOfProcess(
-            self._processes,
-            lambda: self._inventory,
-            self._users,
-            lambda sender: self.binding.gpus_of(sender, self._inventory.uuids),
-        )
 
     def start(self) -> None:
         self._refresh_inventory()
@@ -164,10 +155,6 @@ class Registry:
         """The GPUs that this job alone owns, by a scheduler or by its processes."""
         settled = self._settled()
         return tuple([uuid for uuid, owners in settled if {one.job for one in owners} == {job}])
-
-    def process_ids(self) -> tuple[int, ...]:
-        """The processes on any GPU."""
-        return tuple([pid for uuid in self._inventory.uuids for pid in self._users(uuid)])
 
     def users_of(self, uuid: str) -> set[int]:
         """User ids of the live processes on a GPU."""

@@ -124,12 +124,3 @@ def test_an_unknown_key_warns_and_stops_nothing(
     assert "agent.yaml:3: laese: unknown key is ignored; allowed: device, " in lines[1]
     assert "agent.yaml:4: bounds.ttl: unknown key is ignored" in lines[2]
     assert settings.keys_ignored == 3
-
-
-def test_spans_are_received_where_the_site_says_so_and_over_loopback_alone(tmp_path: Path) -> None:
-    off = _load(tmp_path, "device: nvml\n")
-    assert (off.otlp_grpc, off.otlp_http) == (None, None)
-    on = _load(tmp_path, "device: nvml\nlisten: {otlp_grpc: off, otlp_http: 127.0.0.1:0}\n")
-    assert (on.otlp_grpc, on.otlp_http) == (None, ("127.0.0.1", 0))
-    with pytest.raises(BadInput, match=r"otlp_http: 0.0.0.0; allowed: 127.0.0.1:PORT, or off"):
-        _load(tmp_path, "device: nvml\nlisten: {otlp_http: 0.0.0.0:4318}\n")

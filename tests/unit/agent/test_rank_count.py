@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.jobs.rank_count import HEARD_S, REPORTS_MIN, SILENT_S, RankCount
-from joulecut_agent.jobs.rate_source import LOG, OTLP
+from joulecut_agent.jobs.rate_source import LOG
 from joulecut_wire.messages import IterationReport, PipelineShape
 
 GPUS = tuple(f"GPU-{i}" for i in range(8))
@@ -35,15 +35,15 @@ class Node:
 
 
 @pytest.mark.parametrize("scheduled", ["slurm:7", ""])
-def test_one_of_eight_ranks_is_said_with_the_variable(scheduled: str) -> None:
+def test_one_of_eight_ranks_is_said_with_the_remedy(scheduled: str) -> None:
     node = Node(scheduled)
-    node.hear("GPU-7", source=OTLP)
+    node.hear("GPU-7")
     assert not node.said(SILENT_S - 1.0), "the others may be on their way"
     (line,) = node.said(SILENT_S)
     assert line.startswith(f"{scheduled or 'gpt'}: 1 of 8 ranks export")
-    assert "MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks" in line
+    assert "joulecut run -- COMMAND on each node" in line
     for uuid in GPUS:
-        node.hear(uuid, SILENT_S, source=OTLP)
+        node.hear(uuid, SILENT_S)
     assert not node.said(SILENT_S)
     (ranks,) = node.ranks.counts(SILENT_S).values()
     assert ranks.heard == ranks.running == set(GPUS)
