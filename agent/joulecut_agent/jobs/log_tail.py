@@ -161,4 +161,4 @@ class LogTail:
             report = IterationReport(
                 source.job, uuid, 0, found.number, found.duration_s, source=LOG, shape=ONE_STAGE
             )
-            self.inbox.submit(Submission(report, sender, LOG, now_s, permitted=True))
+            self.inbox.submit(Submission(report, sender, now_s))

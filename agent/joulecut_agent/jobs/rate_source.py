@@ -20,13 +20,11 @@ NO_SENDER = Sender(0, 0)  # of what the agent found by itself
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One iteration as a source saw it, and the process that it comes from."""
+    """One iteration of a log, which the agent's configuration permits to report."""
 
     report: IterationReport
     sender: Sender
-    source: str
     ended_s: float  # monotonic time of the iteration's end
-    permitted: bool = False  # by the agent's configuration, not by its sender
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Intake of job reports on this node: its datagram socket, and what other rate sources submit.
+"""Intake of job reports on this node: its datagram socket, and what logs of jobs say.
 
 Reports are untrusted input: a malformed one is counted and dropped, and none sets a clock. The
 kernel names the sending process, whose exit the agent then sees: a job's end is noticed at once.
@@ -39,7 +39,7 @@ PAIRS_MAX = 64  # (job, GPU) pairs of one process
 BATCH_MAX = 64  # datagrams in one turn, so that a flood leaves time for the rest
 TRUST_S = 0.5  # a check holds as long as a turn of the registry
 FAILED_WAIT_S = 1.0  # after an unexpected error
-INBOX_MAX = 1024  # of other sources: four times what 256 ranks report at once
+INBOX_MAX = 1024  # of logs: four times what 256 ranks report at once
 LOG_EVERY_S = 10.0  # a broken job repeats itself each iteration
 LEAVE_WAIT_S = 2.0  # for a request under way to a keeper that does not answer
 SILENCE_S = 60.0  # after which a job with an invisible process has ended
@@ -60,8 +60,7 @@ class _Reporter:
 
 @dataclass(eq=False)
 class ReportSocket:
-    """Receives reports and marks in its own thread. It is the first rate source, and the inbox of
-    the others.
+    """Receives reports and marks in its own thread, and takes what logs say.
 
     Without `start`, `turn` receives them. `ended(job, uuid)` is called when a job's last process
     has exited. `uuids` returns the GPUs of this node; one may be found late. Without a binding any
@@ -70,7 +69,6 @@ class ReportSocket:
     a mistake. Raises OSError.
     """
 
-    name = REPORT
     path: Path
     uuids: Callable[[], Collection[str]]
     report_queue: ReportQueue
@@ -143,8 +141,7 @@ class ReportSocket:
                 self._drop("dropped", one)
             else:
                 age_s = max(0.0, time.monotonic() - one.ended_s)
-                report = replace(one.report, source=one.source, age_s=age_s)
-                self._handle(report, one.sender, permitted=one.permitted)
+                self._handle(replace(one.report, age_s=age_s), one.sender, permitted=True)
         os.eventfd_write(self._wakeup, 1)  # datagrams first, then the rest
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ def test_only_lines_that_are_added_and_only_whole_ones_once_their_pace_is_known(
     assert kept.numbers() == [4, 4, 5, 5]
     last = kept.taken[-1]
     assert isinstance(last, Submission)
-    assert (last.report.uuid, last.report.duration_s, last.permitted) == ("GPU-b", 15.5, True)
+    assert (last.report.uuid, last.report.duration_s) == ("GPU-b", 15.5)
 
 
 def test_lines_that_come_at_another_pace_are_a_fault(tmp_path: Path) -> None:
