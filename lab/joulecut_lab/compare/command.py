@@ -29,7 +29,7 @@ def run(argv: list[str]) -> int:
     options = _parse(argv)
     from joulecut_cli import plot
     from joulecut_cli.jobfile import read
-    from joulecut_cli.progress import Progress
+    from joulecut_cli.progress import Progress, solving
     from joulecut_engine.money import Iteration
     from joulecut_engine.optimize.schedule import baseline
     from joulecut_lab.compare import contest
@@ -47,7 +47,7 @@ def run(argv: list[str]) -> int:
     setting = Setting(problem, slowdowns, options.straggler, pipelines, job.pipeline.sync)
     perseus_unit_s = unit_s(problem) if unit_ms is None else unit_ms / 1e3
     judge = contest.Judge(setting)
-    with Progress(f"comparing on {options.job.name}") as progress:
+    with Progress(solving(f"comparing on {options.job.name}")) as progress:
         entries = judge.entries(contest.OURS, perseus_unit_s, progress.advance)
     outcome = contest.Outcome(
         job=job,
