@@ -47,7 +47,7 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
     if plan is None or not plan_name(plan):
         # Only what the last pass says still holds.
         holds = plan and plan["reason"] == job["sentence"]
-        yield labelled("Plan", f"none yet: {plan['reason']}" if holds else "none yet")
+        yield labelled("Plan", f"none in force: {plan['reason']}" if holds else "none in force")
         return
     yield labelled(
         f"Plan {plan['generation']}",
@@ -334,7 +334,7 @@ def _gpus(job: Json) -> list[str]:
     if not job["gpus"]:
         return []
     head = ("GPU", "STAGE", "PLAN", "ASKED", "SEEN", "WHY")
-    without = "no change" if plan_name(job["decision"]) else "no plan yet"
+    without = "no change" if plan_name(job["decision"]) else "no plan in force"
     rows = [
         (
             gpu_name(row),

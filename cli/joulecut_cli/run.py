@@ -20,7 +20,7 @@ NAMES_ALLOWED = "the name in the policy: letters, digits and . _ : - after a let
 # Hooks never fail a job: what they cannot use is said before it starts.
 VARIABLES = {
     "JOULECUT_JOB": (JOB_NAME, NAMES_ALLOWED),
-    "JOULECUT_STAGE": (re.compile(r"\d{1,3}"), "a pipeline stage from 0"),
+    "JOULECUT_STAGE": (re.compile(r"\d{1,5}"), "a pipeline stage from 0"),
     "JOULECUT_SOCKET": (re.compile(r"[^\0]{1,107}"), "the path of a socket, at most 107 bytes"),
 }
 USAGE = """\

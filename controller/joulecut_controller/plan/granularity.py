@@ -110,9 +110,9 @@ def choose_granularity(
     late_again_s = held.late_until_s - view.now_s
     why = _hindrance(job, view, held, clocks.changes)
     if not why and late_again_s > 0.0:
-        why = f"its clocks were late, tried again in {late_again_s:.0f} s"
+        why = f"its clocks were late, tried again in {math.ceil(late_again_s)} s"
     if not why and not held.timed and again_s > 0.0:
-        why = f"left before, tried again in {again_s:.0f} s"
+        why = f"left before, tried again in {math.ceil(again_s)} s"
     if not why:
         limits = _limits(job, view.gpus, held, clocks.changes)
         return replace(held, granularity="changes", limits=limits, why="")

@@ -111,7 +111,7 @@ def decide(inputs: PlanningInput, state: PlannerState, estimator: Estimator) -> 
         return Decision("default", veto.kind, veto.text, state.after(veto, inputs.view.now_s))
     wait_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
     if state.suspended and wait_s > 0.0:
-        words = f"{state.suspended} is over; clocks are not lowered for {wait_s:.0f} s yet"
+        words = f"{state.suspended} is over; clocks are not lowered for {math.ceil(wait_s)} s yet"
         return Decision("default", "dwell", words, state)
     gpus, held = inputs.view.gpus, state.costs
     priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
@@ -337,9 +337,9 @@ def _compare(
     unknown = lowers and inputs.unknown
     if unknown or (lowers and waits_s > 0):
         if fits:
-            wait = f"clocks are not lowered for {waits_s:.0f} s yet"
-            if unknown:
-                wait = "default clocks are measured first"
+            wait = "default clocks are measured first"
+            if not unknown:
+                wait = f"clocks are not lowered for {math.ceil(waits_s)} s yet"
             words = f"{gain:.1%} more could be saved; {wait}"
             return Decision("keep", "dwell", words, state, late=late)
         if state.choice.timed or not carried:  # the higher of two schedules changes too often
@@ -426,7 +426,7 @@ def _unmet(
         # If all clocks missed the model by as much, not even the default ones would be in time.
         why = (
             f"clocks tried slow the job by {math.expm1(ran.mean):.1%}, the model says "
-            f"{math.expm1(late.predicted):.1%}; lower ones are tried again in {left_s:.0f} s"
+            f"{math.expm1(late.predicted):.1%}; lower ones are tried again in {math.ceil(left_s)} s"
         )
     else:  # the edge of the goal, in model seconds, is that of the promise, in real ones
         least_s = promised_s * none.fastest_s / none.deadline_s

@@ -56,7 +56,7 @@ class Backoff:
         """Why nothing is tried now; empty where it may be."""
         if now_s >= self._until_s:
             return ""
-        return f"backing off for {self._until_s - now_s:.0f} s after: {self._reason}"
+        return f"backing off for {math.ceil(self._until_s - now_s)} s after: {self._reason}"
 
 
 class PlanRollout:
