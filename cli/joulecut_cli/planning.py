@@ -83,7 +83,7 @@ def run(options: Namespace, word: Asked | None) -> int:
     if picture is not None:
         from joulecut_engine.chart import of_frontiers, pipeline_panel
 
-        behind = Solver(problem, granularity, limits).points(plot.POINTS)
+        behind = solver.points(plot.POINTS, known=(plan,))
         title = f"{options.job.stem}: energy against iteration time"
         chart = of_frontiers(title, fastest, (behind,), plan, goal.deadline_s)
         pipelines = (

@@ -100,14 +100,19 @@ class ChangeSchedules:
             for one, mine in zip(self._spacings, turns, strict=True)
         ]
         self._known: list[dict[bytes, _Schedule]] = [{} for _ in self._lines]
+        self._schedules: list[list[Keys]] = []
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
                 if np.isfinite(line.cost_j[:, column]).all():
                     self._add(stage, np.full(len(line.operation), column, dtype=np.int16))
         self.add_cheapest(np.full(len(problem.graph.operations), 1.0), cost_weight=0.0)
 
-    def tabulate(self) -> None:
-        """Adds the new schedules to the table. Indices of earlier choices are no longer valid."""
+    def tabulate(self) -> bool:
+        """Adds the new schedules to the table, if there are any: then it answers true, and indices
+        of earlier choices are no longer valid."""
+        sizes = [len(known) for known in self._known]
+        if sizes == [len(known) for known in self._schedules]:
+            return False
         for stage, known in enumerate(self._known):
             if not known:
                 raise NoCommonClock(stage)
@@ -118,6 +123,7 @@ class ChangeSchedules:
             self.cost_j[stage, : len(mine)] = [one.cost_j for one in mine]
             self._seconds.append(np.stack([one.seconds for one in mine], axis=1))
             self._schedules.append([one.keys for one in mine])
+        return True
 
     def add_cheapest(self, price_w: Floats, cost_weight: float = 1.0) -> float:
         """Adds each GPU's schedule of least cost + price x time; returns the sum of these leasts,
@@ -202,15 +208,24 @@ class ChangeSchedules:
         return keys
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
-        """Adds the schedules of a plan and returns them: in the place of one that is not within the
+        """As `add_schedules`, of a plan's clocks by operation."""
+        slowest_s = [np.array([clocks[i].time_s for i in line.operation.tolist()])
+                     for line in self._lines]  # fmt: skip
+        return self._added(self._keys_of(clocks), slowest_s)
+
+    def add_schedules(self, plan: Sequence[Keys]) -> list[Keys] | None:
+        """Adds a schedule for each GPU and returns them: in the place of one that is not within the
         limits the cheapest that is nowhere slower. None where a GPU has none of them."""
+        pairs = zip(plan, self._lines, strict=True)
+        return self._added(plan, [one.seconds[np.arange(len(keys)), keys] for keys, one in pairs])
+
+    def _added(self, plan: Sequence[Keys], slowest_s: Sequence[Floats]) -> list[Keys] | None:
         found = []
-        for stage, keys in enumerate(self._keys_of(clocks)):
+        for stage, (keys, most_s) in enumerate(zip(plan, slowest_s, strict=True)):
             known = self._add(stage, keys)
             if known is None:
                 line = self._lines[stage]
-                slowest_s = np.array([clocks[i].time_s for i in line.operation.tolist()])
-                cost_j = np.where(line.seconds <= slowest_s[:, None], line.cost_j, np.inf)
+                cost_j = np.where(line.seconds <= most_s[:, None], line.cost_j, np.inf)
                 known = self._add_walk(stage, cost_j, self._limits.cost_j)
             if known is None:
                 return None

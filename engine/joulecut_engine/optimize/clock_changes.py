@@ -4,7 +4,7 @@ A GPU's whole clock schedule is one choice, and there are too many to list. So s
 they are needed, under prices of time (`schedule_prices`), which prove a bound as well. Plans are
 one schedule for each GPU, searched by descent (`choice_search`) and judged by exact longest paths;
 neighbours of the best plan join the table until none is better, and `annealing` goes on from there.
-`gpu` is the case without a change: all schedules are known.
+`gpu` is the case without a change: all schedules are known, and nothing is annealed.
 
 More freedom never costs: a search begins with the answers of the next coarser questions (fewer
 changes, a longer dwell) and with what rules of thumb and a clock per operation come to where that
@@ -37,7 +37,7 @@ from joulecut_engine.optimize.frontier import KeptPlans
 from joulecut_engine.optimize.levels import Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
-from joulecut_engine.optimize.rules_of_thumb import RulesOfThumb, balanced
+from joulecut_engine.optimize.rules_of_thumb import RulesOfThumb
 from joulecut_engine.optimize.schedule_prices import GAP_SMALL, Prices
 
 # Limits of changes that are searched, one after another; what lies between has the plan of the rung
@@ -57,14 +57,11 @@ WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on 
 # quarter of the steps costs up to 0.9 points of the baseline's energy with eight changes.
 ANNEALED, STEPS_EACH, STEPS_RANGE = 10, 40, (8_000, 100_000)
 ANNEALED_POINT, STEPS_POINT = 4, 8_000  # per point of a frontier
+# Operations x changes up to which a point is asked as a single question first: 0.4 s each.
+ASKED_ALONE_MAX = 100
 IDLE_MAX = 3  # runs one after another that find nothing
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
-# With one clock for each GPU.
-COMBINATIONS_ALL = 2_000  # up to here every combination is judged: gaps of a few clocks are wide
-AXES_MAX = 32  # of an array
-CASES, CASES_POINT = 16, 8  # that the bound distinguishes at once: about 10 ms each at 8 x 96
-ROUNDS_PROVE = 1_000
 ANSWERS_MAX = 128  # kept
 
 Clocks = tuple[ClockOption, ...]  # by operation
@@ -166,21 +163,29 @@ class ClockChanges:
         key = goal, effort
         if key in self._answers and (not hints or self._surpasses(goal, effort, hints)):
             return self._answers[key]
-        known = [one.clocks for one in (*hints, *self._coarser_plans(goal, relaxed, effort))]
-        if not self.limits.per_iteration:
-            cases = {"answer": CASES, "point": CASES_POINT}.get(effort, 0)
-            answers = self._one_clock(goal, relaxed, known, cases)
-            *_, found = itertools.islice(answers, 2 if cases else 1)
-        elif self._between:
-            found = self._solved(goal, relaxed, known, ROUNDS_MIN, None)
-        else:
-            known += self._rules.plans(self.computation, goal, relaxed, effort)
-            runs = ANNEALED if effort == "answer" else ANNEALED_POINT
-            found = self._solved(goal, relaxed, known, self._rounds, runs)
-        self._answers[key] = found
+        self._answers[key] = found = self._searched(goal, relaxed, hints, effort)
         if len(self._answers) > ANSWERS_MAX:
             del self._answers[next(iter(self._answers))]
         return found
+
+    def _searched(
+        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Solution], effort: Effort
+    ) -> Solution:
+        most = self.limits.per_iteration
+        if effort == "point" and 0 < most * self._count <= ASKED_ALONE_MAX:
+            alone = self.solve(goal, relaxed)
+            if not hints or self._surpasses(goal, "answer", hints):
+                return alone
+            known = [one.clocks for one in (alone, *hints)]
+            return better(alone, self._solved(goal, relaxed, known, ROUNDS_MIN, None))
+        known = [one.clocks for one in (*hints, *self._coarser_plans(goal, relaxed, effort))]
+        if self._between:
+            return self._solved(goal, relaxed, known, ROUNDS_MIN, None)
+        if not most:
+            return self._solved(goal, relaxed, known, self._rounds, 0)
+        known += self._rules.plans(self.computation, goal, relaxed, effort)
+        runs = ANNEALED if effort == "answer" else ANNEALED_POINT
+        return self._solved(goal, relaxed, known, self._rounds, runs)
 
     def _surpasses(self, goal: Goal, effort: Effort, hints: Sequence[Solution]) -> bool:
         """Whether what was answered before is no dearer than hints. Where a goal waits, their
@@ -199,14 +204,8 @@ class ClockChanges:
         return bounded(plan, found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
-        """Better and better plans; the bound rises as long as it can. Ends where every case of one
-        clock for each GPU is closed."""
+        """Better and better plans, without end; the bound rises as far as it can."""
         relaxed = self.computation.relax(goal)
-        if not self.limits.per_iteration:
-            for other in self._one_clock(goal, relaxed, (found.clocks,), CASES):
-                found = better(found, other)
-                yield found
-            return
         for number in itertools.count(1):
             rounds = ROUNDS * (1 + number)
             hints = (found.clocks,)
@@ -226,35 +225,6 @@ class ClockChanges:
             found = other.solve(goal, relaxed, hints, other_effort)
             other.kept.add(found)
             yield found
-
-    def _one_clock(
-        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Clocks], cases: int
-    ) -> Iterator[Solution]:
-        """The best plan of one clock for each GPU, and again with so many more cases distinguished,
-        until none is open."""
-        deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
-        table, plans = self._table(hints, deadline_s)
-        price_w = self.computation.time_price_w(goal)
-        task = Task(deadline_s, price_w, self.computation.fastest_s)
-        search = ChoiceSearch(table, task)
-        sizes = np.isfinite(table.cost_j).sum(axis=1).tolist()
-        if math.prod(sizes) <= COMBINATIONS_ALL and len(sizes) <= AXES_MAX:
-            every = np.indices(sizes).reshape(len(sizes), -1)
-            values_j = search.values_j(every)
-            best, bound_j = every[:, int(np.argmin(values_j))], float(values_j.min()) * (1 - SMALL)
-            yield self._solution(goal, table, best, bound_j, relaxed)
-            return
-        flow = self.computation.prices_w(relaxed), relaxed.arrives_w
-        prices = Prices(table, table, task, *flow)
-        starts = [table.index(keys)[:, None] for keys in plans]
-        starts += [balanced(list(table.lengths(np.ones(self._count)))), prices.complete()]
-        best = search.best(np.concatenate(starts, axis=1))
-        yield self._solution(goal, table, best, prices.bound_j, relaxed)
-        for _ in range(ROUNDS_PROVE):
-            more = prices.refine(search.value_j(best), cases)
-            yield self._solution(goal, table, best, prices.bound_j, relaxed)
-            if not more:
-                return
 
     def _solved(
         self,
@@ -280,8 +250,7 @@ class ClockChanges:
             return self._solution(goal, table, quickest, 0.0, relaxed)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         if runs:
-            table.add(self._rules.schedules(goal, price_w))
-            table.tabulate()
+            plans += self._filled_and_drained(table, goal, price_w)
         prices = Prices(table, judge, task, *flow)
         prices.improve(rounds)
         starts = [table.index(keys)[:, None] for keys in plans]
@@ -310,6 +279,18 @@ class ClockChanges:
             )
             best = self._annealed(table, search, best, prices, runs, seed, rules)
         return self._solution(goal, table, best, prices.bound_j, relaxed)
+
+    def _filled_and_drained(
+        self, table: ChangeSchedules, goal: Goal, price_w: float
+    ) -> list[list[Keys]]:
+        """Such plans, added to the table; so are their schedules with any of the numbers of first
+        and last operations."""
+        rule = self._rules.fill_and_drain
+        found = rule.within(goal.deadline_s, price_w)
+        plans = [table.add_schedules(rule.schedules(*one)) for one in found]
+        table.add([rule.schedules(edge, choice) for edge, _ in found for _, choice in found])
+        table.tabulate()
+        return [plan for plan in plans if plan is not None]
 
     def _annealed(
         self,

@@ -53,34 +53,24 @@ class RulesOfThumb:
     def __init__(self, problem: Problem, lines: Lines) -> None:
         self._problem, self.lines = problem, lines
         # Those made last.
-        self._plans: dict[tuple[Computation, Goal, str], tuple[Clocks, ...]] = {}
+        self._plans: dict[tuple[Computation, Goal, str], tuple[Clocks, Clocks]] = {}
 
     def plans(
         self, computation: Computation, goal: Goal, relaxed: Relaxation, effort: str
-    ) -> tuple[Clocks, ...]:
-        """A clock per operation, which takes this effort; see `off_path` and `FillAndDrain`."""
+    ) -> tuple[Clocks, Clocks]:
+        """A clock per operation, which takes this effort, and `off_path`."""
         key = computation, goal, effort
         if key not in self._plans:
             finest = computation.solve(goal, relaxed, effort=effort).clocks
-            price_w = computation.time_price_w(goal)
-            found = self._fill_and_drain.within(goal.deadline_s, price_w)
-            mine = [self._fill_and_drain.clocks(*one) for one in found]
-            self._plans = {key: (finest, self._off_path, *mine)}
+            self._plans = {key: (finest, self._off_path)}
         return self._plans[key]
-
-    def schedules(self, goal: Goal, price_w: float) -> list[list[Keys]]:
-        """Those of `FillAndDrain`, with any of their numbers of first and last operations."""
-        found = self._fill_and_drain.within(goal.deadline_s, price_w)
-        return [
-            self._fill_and_drain.schedules(edge, choice) for edge, _ in found for _, choice in found
-        ]
 
     @cached_property
     def _off_path(self) -> Clocks:
         return off_path(self._problem)
 
     @cached_property
-    def _fill_and_drain(self) -> "FillAndDrain":
+    def fill_and_drain(self) -> "FillAndDrain":
         return FillAndDrain(self.lines)
 
 
@@ -129,13 +119,6 @@ class FillAndDrain:
         """By GPU."""
         chosen = zip(self._keys[edge], choice.tolist(), strict=True)
         return [keys[:, column].astype(np.int16) for keys, column in chosen]
-
-    def clocks(self, edge: int, choice: Ints) -> Clocks:
-        found: dict[int, ClockOption] = {}
-        for line, keys in zip(self._lines.lines, self.schedules(edge, choice), strict=True):
-            own = zip(line.operation.tolist(), line.option, keys.tolist(), strict=True)
-            found |= {i: option for i, options, k in own if (option := options[k]) is not None}
-        return tuple(found[i] for i in range(len(found)))
 
 
 def _edged(asks: Ints, seconds: Floats, edge: int) -> tuple[Ints, Floats]:

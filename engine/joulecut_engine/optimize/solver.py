@@ -146,15 +146,18 @@ class Solver:
         progress: Callable[[int, int], None] | None = None,
         shared_s: Sequence[float] = (),
         beside_s: Sequence[float] = (),
+        known: Sequence[Solution] = (),
     ) -> tuple[Solution, ...]:
         """Undominated plans from the fastest (T_min) to the one of least energy (T_E), ascending in
         time, at up to `count` evenly spaced deadlines, or at these ends and those `shared_s`
-        between; at those `beside_s` in any case. Each bound is for the point's own time. Where
-        options are few, neighbours coincide. `progress` gets (done, count). Raises ValueError for
-        fewer than 2.
+        between; at those `beside_s` in any case. Plans that are `known` compete. Each bound is for
+        the point's own time. Where options are few, neighbours coincide. `progress` gets (done,
+        count). Raises ValueError for fewer than 2.
         """
         if count < 2:
             raise ValueError(f"{count} points: a frontier has at least 2")
+        for one in known:
+            self._search.kept.add(one)
         first_s, last_s = self.fastest_s, self.least.iteration_time_s
         between_s = shared_s or np.linspace(first_s, last_s, count).tolist()
         inner = {t for t in (*between_s, *beside_s) if first_s < t < last_s}

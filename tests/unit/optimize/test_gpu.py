@@ -1,7 +1,5 @@
 """One clock per GPU: optimal where it can be proven, never late, never two clocks."""
 
-import itertools
-
 import pipelines
 import pytest
 from hypothesis import given, settings
@@ -26,20 +24,6 @@ def test_brute_force_finds_hardly_better(data: st.DataObject) -> None:
     assert check(problem, goal, plan) == ()
     assert plan.lower_bound_j <= best * (1 + 1e-9)
     assert best * (1 - 1e-9) <= plan.energy_j <= best * 1.05
-
-
-@settings(max_examples=40)
-@given(st.data())
-def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> None:
-    """With more cases allowed than there are: single choices cannot be split again."""
-    problem = data.draw(pipelines.problems(3, 3, 3, same_clocks=True))
-    gpu = Solver(problem, "gpu")
-    goal = data.draw(pipelines.goals(gpu.fastest_s))
-    *_, plan = itertools.islice(gpu.improvements(goal, gpu.solve(goal)), 20)
-    best = pipelines.brute_force_gpu(problem, goal)
-    assert check(problem, goal, plan) == ()
-    assert best * (1 - 1e-9) <= plan.energy_j
-    assert plan.lower_bound_j <= best * (1 + 1e-9)
 
 
 @settings(max_examples=40)
@@ -86,15 +70,6 @@ def test_a_deep_pipeline_with_hardly_a_choice(stages: int) -> None:
     plan = solve(problem, goal, "gpu")
     assert check(problem, goal, plan) == ()
     assert [option.clock_mhz for option in plan.clocks].count(900) == 4
-
-
-def test_a_case_of_single_choices_is_not_split_again() -> None:
-    """It was, and a group of no choice had no bound."""
-    problem = pipelines.profiled("simulated a40", microbatches=8, stages=8, schedule="gpipe")
-    goal = Goal(baseline(problem).iteration_time_s * 1.02)
-    plan = solve(problem, goal, "gpu")
-    assert check(problem, goal, plan) == ()
-    assert plan.gap < 0.01
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
