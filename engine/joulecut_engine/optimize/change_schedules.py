@@ -65,6 +65,34 @@ class Lines(NamedTuple):
     spacings: tuple[Spacing, ...]
     turns: tuple[dict[int, Ints], ...]
 
+    def keys_of(self, clocks: Sequence[ClockOption]) -> list[Keys]:
+        """By stage, the columns of a plan; -1 for a clock that its GPU has not."""
+        found = []
+        for line in self.lines:
+            column = {mhz: k for k, mhz in enumerate(line.clock_mhz.tolist())}
+            asked = [clocks[i].clock_mhz for i in line.operation[line.asks].tolist()]
+            keys = [column.get(mhz, -1) for mhz in asked]
+            found.append(np.array(keys, dtype=np.int16))
+        return found
+
+    def options(self, schedules: Sequence[Keys]) -> tuple[ClockOption, ...]:
+        """By operation; empty where a clock was not measured."""
+        chosen: dict[int, ClockOption | None] = {}
+        for line, keys in zip(self.lines, schedules, strict=True):
+            rows = zip(line.operation.tolist(), line.option, keys.tolist(), strict=True)
+            chosen |= {i: options[column] for i, options, column in rows}
+        measured = [chosen[i] for i in range(len(chosen))]
+        found = tuple([option for option in measured if option is not None])
+        return found if len(found) == len(measured) else ()
+
+    def faster(self, clocks: Sequence[ClockOption], steps: int) -> tuple[ClockOption, ...]:
+        """A plan whose clocks below each GPU's highest are so many steps higher."""
+        moved = []
+        for keys in self.keys_of(clocks):
+            higher = np.minimum(keys + steps, keys.max())
+            moved.append(np.where(keys < keys.max(), higher, keys).astype(np.int16))
+        return self.options(moved)
+
 
 def lines_of(problem: Problem, dwell_s: float, known: Lines | None = None) -> Lines:
     """`known` are those of the same problem under another dwell."""
@@ -89,7 +117,7 @@ class ChangeSchedules:
     def __init__(
         self, problem: Problem, limits: ChangeLimits, lines: Lines, deadline_s: float = math.inf
     ) -> None:
-        self._problem, self._limits = problem, limits
+        self._problem, self._limits, self._shared = problem, limits, lines
         self._levels, self._lines, self._spacings, turns = lines
         self._dwells = limits.min_dwell_s > 0.0
         self._open = [
@@ -211,7 +239,7 @@ class ChangeSchedules:
         """As `add_schedules`, of a plan's clocks by operation."""
         slowest_s = [np.array([clocks[i].time_s for i in line.operation.tolist()])
                      for line in self._lines]  # fmt: skip
-        return self._added(self._keys_of(clocks), slowest_s)
+        return self._added(self._shared.keys_of(clocks), slowest_s)
 
     def add_schedules(self, plan: Sequence[Keys]) -> list[Keys] | None:
         """Adds a schedule for each GPU and returns them: in the place of one that is not within the
@@ -273,36 +301,9 @@ class ChangeSchedules:
             saved_j += float((fastest_j - line.cost_j.min(axis=1)).sum())
         return saved_j
 
-    def faster(self, clocks: Sequence[ClockOption], steps: int) -> tuple[ClockOption, ...]:
-        """A plan of the table whose clocks below each GPU's highest are so many steps higher."""
-        moved = []
-        for keys in self._keys_of(clocks):
-            higher = np.minimum(keys + steps, keys.max())
-            moved.append(np.where(keys < keys.max(), higher, keys).astype(np.int16))
-        return self.options(moved)
-
-    def _keys_of(self, clocks: Sequence[ClockOption]) -> list[Keys]:
-        found = []
-        for line in self._lines:
-            column = {mhz: k for k, mhz in enumerate(line.clock_mhz.tolist())}
-            asked = [clocks[i].clock_mhz for i in line.operation[line.asks].tolist()]
-            keys = [column.get(mhz, -1) for mhz in asked]
-            found.append(np.array(keys, dtype=np.int16))
-        return found
-
     def clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
         """The option of each operation, by graph index, under one choice (stages,)."""
-        return self.options(self.keys(choice))
-
-    def options(self, schedules: Sequence[Keys]) -> tuple[ClockOption, ...]:
-        """Empty where a clock was not measured."""
-        chosen: list[ClockOption | None] = [None] * len(self._problem.graph.operations)
-        for line, keys in zip(self._lines, schedules, strict=True):
-            rows = zip(line.operation.tolist(), line.option, keys.tolist(), strict=True)
-            for i, options, column in rows:
-                chosen[i] = options[column]
-        measured = tuple(option for option in chosen if option is not None)
-        return measured if len(measured) == len(chosen) else ()
+        return self._shared.options(self.keys(choice))
 
     def timeline(self, choice: Ints) -> tuple[float, tuple[float, ...], int]:
         """Iteration time, starts by operation and number of changes of one choice (stages,)."""

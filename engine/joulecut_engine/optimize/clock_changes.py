@@ -198,8 +198,7 @@ class ClockChanges:
         where none does. `found` are plans for the goal, the first with its bound."""
         relaxed, clocks = self.computation.relax(goal), [plan.clocks for plan in found]
         # A little reserve everywhere, for the search to move where it is needed.
-        table, _ = self._table(clocks)
-        clocks += [table.faster(clocks[0], steps) for steps in RESERVES]
+        clocks += [self._lines.faster(clocks[0], steps) for steps in RESERVES]
         plan = self._solved(goal, relaxed, clocks, ROUNDS_DRAWN, 0, limit=limit)
         return bounded(plan, found[0])
 
@@ -324,7 +323,7 @@ class ClockChanges:
             over_s = np.maximum(0.0, times_s - rules.deadline_s)
             values_j += rules.price_w * times_s + late_w * over_s
             start = table.keys(starts[:, int(np.argmin(values_j))])
-        found = table.add_plan(table.options(keys))
+        found = table.add_schedules(keys)
         table.tabulate()
         assert found is not None
         return self._climbed(table, search.again(), table.index(found))[0]
