@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, understood
-from joulecut_cli.figures import percent, seconds, sentence
+from joulecut_cli.figures import ago, percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser, gone
 from joulecut_wire.errors import BadInput
@@ -128,7 +128,7 @@ def _reports(job: Json, board: Json) -> Step:
         found = f"{what} ({fault['source']}, {fault['count']} times)"
         return Step("reports", False, found, allowed or what)
     source = job.get("rate_source") or "report"
-    found = f"the newest {seconds(job['report_age_s'])} ago, source {source}"
+    found = f"the newest {ago(job['report_age_s'])} ago, source {source}"
     return Step("reports", True, found)
 
 
