@@ -125,7 +125,8 @@ def _reports(job: Json, board: Json) -> Step:
     if faults:
         fault = faults[0]
         what, _, allowed = fault["text"].partition("; allowed: ")
-        found = f"{what} ({fault['source']}, {fault['count']} times)"
+        times = "once" if fault["count"] == 1 else f"{fault['count']} times"
+        found = f"{what} ({fault['source']}, {times})"
         return Step("reports", False, found, allowed or what)
     source = job.get("rate_source") or "report"
     found = f"the newest {ago(job['report_age_s'])} ago, source {source}"

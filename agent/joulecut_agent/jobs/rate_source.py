@@ -36,6 +36,7 @@ class Fault:
     text: str
     uuid: str = ""  # the GPU it was meant for, where that much is known
     foreign: bool = False  # from no process of that GPU's job, which itself has reported nothing
+    accepted: bool = False  # of a report that counts, so that the GPU is the sender's
 
 
 class Inbox(Protocol):

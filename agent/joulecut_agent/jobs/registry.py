@@ -168,6 +168,8 @@ class Registry:
             job = jobs.pop() if len(jobs) == 1 else ""
             return job, self.gpus_of_job(job) if job else (fault.uuid,)
         uuids = self.binding.gpus_of(fault.sender, self._inventory.uuids)
+        if not uuids and fault.accepted:  # the driver shows no process of it
+            uuids = (fault.uuid,)
         if fault.foreign and not uuids and (job := self.scheduled_job(fault.uuid)):
             return job, (fault.uuid,)  # most likely a process of it, in another control group
         jobs = {one.job for uuid in uuids for one in self.given(uuid)}

@@ -310,7 +310,8 @@ class ReportSocket:
         self.on_report(report)
         until_s, now_s = inf, time.monotonic()
         if text := advice(report):
-            self.on_fault(Fault(sender, report.source or REPORT, text, report.uuid))
+            source = report.source or REPORT
+            self.on_fault(Fault(sender, source, text, report.uuid, accepted=True))
         if not self._follow(sender.pid, (report.job, report.uuid)):
             until_s = now_s + max(SILENCE_S, 5 * report.duration_s)
             live = {key: until for key, until in self._invisible.items() if now_s < until}

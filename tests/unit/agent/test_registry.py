@@ -67,6 +67,10 @@ def test_refused_reports_of_a_silent_job_are_shown_at_it(tmp_path: Path) -> None
     faults = ReportFaults(node.registry.fault_owner)
     faults.note(Fault(Sender(1, 1000), REPORT, "of another", UUID))
     assert [fault.job for fault in faults.current()] == [""]
+    faults.note(
+        Fault(Sender(1, 1001), REPORT, "an odd word of a report that counts", UUID, accepted=True)
+    )
+    assert ("4711", (UUID,)) in [(fault.job, fault.uuids) for fault in faults.current()]
     faults.note(Fault(Sender(1, 1000), REPORT, "not in its cgroup", UUID, foreign=True))
     assert ("4711", (UUID,), "not in its cgroup") in [
         (fault.job, fault.uuids, fault.text) for fault in faults.current()
