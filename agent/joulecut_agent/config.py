@@ -226,7 +226,6 @@ class KubernetesKeys:
     pod_resources: str = key(_PATH, POD_RESOURCES)
     pods: str = key(choice("api", "none"), "none")
     credentials: str = key(_PATH, CREDENTIALS)
-    pod_logs: str = key(_PATH, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,7 +440,6 @@ class _Reading:
             found,
             pod_resources=self._folder / pods.pod_resources,
             api=self._api_server(pods),
-            pod_logs=self._optional(pods.pod_logs),
         )
 
     def _api_server(self, keys: KubernetesKeys) -> ApiServer | None:

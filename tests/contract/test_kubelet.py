@@ -16,7 +16,7 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, Silent
 from joulecut_agent.jobs.kubernetes import Kubernetes
 from joulecut_agent.jobs.owner import Owner
-from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
+from joulecut_agent.jobs.pods import ApiPods, Watched
 from joulecut_agent.jobs.settings import ApiServer
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -58,7 +58,7 @@ def api(home: Path) -> Iterator[FakeApi]:
 def look(home: Path) -> Iterator[Callable[..., Kubernetes]]:
     made: list[Kubernetes] = []
 
-    def make(api: FakeApi | None = None, logs: Path | None = None) -> Kubernetes:
+    def make(api: FakeApi | None = None) -> Kubernetes:
         watched = Watched(home / "cgroup")
         pods = None
         if api is not None:
@@ -67,7 +67,6 @@ def look(home: Path) -> Iterator[Callable[..., Kubernetes]]:
             Kubelet(home / "kubelet.sock"),
             inventory=lambda: Inventory({0: A, 1: B}, {MIG: B}, {0: B}),
             api=pods,
-            logs=LoggedPods(logs) if logs else None,
             watched=watched,
             held=lambda: True,
             changed=lambda: None,
@@ -229,20 +228,6 @@ def test_an_end_is_seen_by_the_control_group_before_anybody_says_so(
     api.run("train", "gpt-0", "99999999-1234-1234-1234-1234567890ab", {})
     eventually("the next one", lambda: A in kubernetes.claims)
     assert _only(kubernetes, A).uid.startswith("99999999")
-
-
-def test_without_an_api_server_log_folders_tell_the_uid(
-    home: Path, kubelet: FakeKubelet, look: Callable[..., Kubernetes]
-) -> None:
-    logs = home / "logs"
-    logs.mkdir()
-    (logs / f"train_gpt-0_{UID}").mkdir()
-    for uid in ("a", "b"):
-        (logs / f"train_twice_{uid}").mkdir()
-    kubelet.give("train", "gpt-0", [A])
-    kubelet.give("train", "twice", [B])
-    kubernetes = look(None, logs)
-    assert (_only(kubernetes, A).uid, _only(kubernetes, B).uid) == (UID, "")
 
 
 def test_an_api_server_in_trouble_costs_labels_and_nothing_else(

@@ -4,6 +4,7 @@ taken, and nobody speaks for what is another's.
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from driven_agent import agent_on, fake_driver
-from fake_kubelet import FakeKubelet
+from fake_kubelet import FakeApi, FakeKubelet
 from running_agent import PATIENCE_S, RunningAgent, accepted, eventually
 
 from fixture import FakeNvml
+from joulecut_agent.config import HOST_VARIABLE, PORT_VARIABLE
 from joulecut_wire.messages import Allocation
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,11 +135,23 @@ def test_an_epilog_does_not_wait_for_an_agent_that_is_gone_nor_for_ever() -> Non
 
 
 @pytest.fixture
-def kubernetes_node() -> RunningAgent:
+def api(tmp_path: Path) -> Iterator[FakeApi]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here (Debian package openssl)")
+    with FakeApi(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+def kubernetes_node(api: FakeApi) -> RunningAgent:
+    credentials = str(api.credentials)
+    kubelet = {"pod_resources": "kubelet.sock", "pods": "api", "credentials": credentials}
+    where = {HOST_VARIABLE: "127.0.0.1", PORT_VARIABLE: str(api.port)}
     return RunningAgent(
         cards=2,
+        env=os.environ | where,
         attribution={
-            "kubernetes": {"pod_resources": "kubelet.sock", "pod_logs": "logs"},
+            "kubernetes": kubelet,
             "proc": "proc",
             "cgroups": "cgroup",
         },
@@ -187,12 +201,15 @@ sys.stdin.readline()
 """
 
 
-def test_only_a_pod_s_own_processes_speak_for_its_gpu(kubernetes_node: RunningAgent) -> None:
+def test_only_a_pod_s_own_processes_speak_for_its_gpu(
+    kubernetes_node: RunningAgent, api: FakeApi
+) -> None:
     with kubernetes_node as node, FakeKubelet(node.home / "kubelet.sock") as kubelet:
         uuid = node.gpus.uuid(0)
         kubelet.give("train", "gpt-0", [uuid])
-        (node.home / "logs" / f"train_gpt-0_{UID}").mkdir(parents=True)
+        api.run("train", "gpt-0", UID, {"app": "gpt"})
         node.start()
+        eventually("its uid", lambda: node.watch().allocations[0].labels == {"app": "gpt"})
         for place, result in ((f"/kubepods/pod{UID}/0", "accepted"), ("/", "refused")):
             process = subprocess.Popen(
                 [sys.executable, "-c", SPEAK, uuid, node.ready["socket"]],

@@ -14,7 +14,7 @@ from math import inf
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, PodDevices, Silent
 from joulecut_agent.jobs.owner import KUBERNETES, Claims, Owner, job_of, labels_of
-from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Pod, Watched
+from joulecut_agent.jobs.pods import ApiPods, Pod, Watched
 from joulecut_agent.log import Warnings
 
 POLL_S = 0.5  # under a lease, so that it ends within a second of its pod
@@ -29,7 +29,6 @@ class Kubernetes:
     kubelet: Kubelet
     inventory: Callable[[], Inventory]
     api: ApiPods | None
-    logs: LoggedPods | None
     watched: Watched
     held: Callable[[], bool]
     changed: Callable[[], None]
@@ -128,7 +127,4 @@ class Kubernetes:
         return {uuid: tuple(owners.values()) for uuid, owners in found.items()}
 
     def _pod(self, key: tuple[str, str]) -> Pod:
-        pod = self.api.pod(key) if self.api else None
-        if pod is None and self.logs is not None:
-            return Pod(self.logs.uid(key))
-        return pod or Pod()
+        return (self.api.pod(key) if self.api else None) or Pod()

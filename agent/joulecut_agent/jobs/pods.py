@@ -157,31 +157,6 @@ def _pod(words: Any) -> Pod:
         raise ValueError(f"not a pod: {error}") from None
 
 
-class LoggedPods:
-    """Pod uids from the names of the kubelet's log folders, NAMESPACE_NAME_UID."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._stamp = -1
-        self._uids: dict[Key, str] = {}
-
-    def uid(self, key: Key) -> str:
-        """ "" if there is no folder of that pod, or more than one."""
-        try:
-            stamp = self._folder.stat().st_mtime_ns
-            if stamp != self._stamp:
-                names = (entry.name.split("_") for entry in self._folder.iterdir())
-                found: dict[Key, str] = {}
-                for parts in names:
-                    if len(parts) == 3:
-                        pair = (parts[0], parts[1])
-                        found[pair] = "" if pair in found else parts[2]
-                self._uids, self._stamp = found, stamp
-        except OSError:
-            return ""
-        return self._uids.get(key, "")
-
-
 class Watched:
     """Pods by their control groups, which the kernel removes after the last process."""
 

@@ -28,7 +28,7 @@ from joulecut_agent.jobs.owner import (
     Owner,
     Owners,
 )
-from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
+from joulecut_agent.jobs.pods import ApiPods, Watched
 from joulecut_agent.jobs.processes import Processes
 from joulecut_agent.jobs.rate_source import LOG, Fault
 from joulecut_agent.jobs.settings import AttributionSettings
@@ -302,7 +302,6 @@ class Registry:
             Kubelet(settings.pod_resources),
             inventory=lambda: self._inventory,
             api=ApiPods(settings.api, watched) if settings.api else None,
-            logs=LoggedPods(settings.pod_logs) if settings.pod_logs else None,
             watched=watched,
             held=lambda: bool(self.held()),
             changed=self._wake.set,

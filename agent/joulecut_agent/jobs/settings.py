@@ -22,7 +22,6 @@ class AttributionSettings:
     order: tuple[str, ...] = SOURCES
     pod_resources: Path | None = None
     api: ApiServer | None = None
-    pod_logs: Path | None = None
     mapping_dir: Path | None = None
     proc: Path = Path("/proc")
     cgroups: Path = Path("/sys/fs/cgroup")

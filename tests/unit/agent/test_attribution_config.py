@@ -32,7 +32,7 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(
         tmp_path,
         "attribution:\n"
         "  order: [slurm, kubernetes, report]\n"
-        "  kubernetes: {pod_resources: k.sock, pods: api, credentials: c, pod_logs: logs}\n"
+        "  kubernetes: {pod_resources: k.sock, pods: api, credentials: c}\n"
         "  slurm: {mapping_dir: map}\n"
         "  proc: proc\n"
         "  cgroups: cgroup\n"
@@ -42,7 +42,7 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(
     assert found.pod_resources == tmp_path / "k.sock"
     assert (found.api.host, found.api.port) == ("10.0.0.1", 6443)
     assert found.api.credentials == tmp_path / "c"
-    assert (found.pod_logs, found.mapping_dir) == (tmp_path / "logs", tmp_path / "map")
+    assert found.mapping_dir == tmp_path / "map"
     assert (found.proc, found.cgroups) == (tmp_path / "proc", tmp_path / "cgroup")
     assert found.bind == "any"
 
