@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from joulecut_wire.address import port_of
-from joulecut_wire.loopback_socket import client_of
+from joulecut_wire.loopback_socket import user_of
 
 OBSERVE, CLEAR, RELEASE, APPLY = "observe", "clear", "release", "apply"
 ROLES = (OBSERVE, CLEAR, RELEASE, APPLY)
@@ -93,7 +93,7 @@ def caller(context: Any, rules: Rules) -> Caller:
     if peer.startswith("unix:"):
         return Caller("local socket", "socket", ROLES)
     host, _, port = peer.partition(":")[2].rpartition(":")
-    uid, _ = client_of(host.strip("[]"), port_of(port))  # for the audit log; it gives no role
+    uid = user_of(host.strip("[]"), port_of(port))  # for the audit log; it gives no role
     # Only loopback is bound without encryption; checked again here.
     observes = rules.loopback_observes and peer.startswith(LOOPBACK_PEERS)
     name = f"local uid {uid}" if uid >= 0 else "local user"

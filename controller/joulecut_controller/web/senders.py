@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from joulecut_controller.web.responses import JSON_TYPE
 from joulecut_wire.address import is_loopback
-from joulecut_wire.loopback_socket import client_of
+from joulecut_wire.loopback_socket import user_of
 from joulecut_wire.quantity import text
 from joulecut_wire.section import Listed, key
 from joulecut_wire.web_config import WebConfig, basic
@@ -67,7 +67,7 @@ def _local(request: Request, otherwise: str) -> str:
         raise HTTPException(403, f"a proxy's callers may read only: {otherwise}")
     if request.client is None or not is_loopback(request.client.host):
         raise HTTPException(403, f"this sender may read only: use loopback, or {otherwise}")
-    uid, _ = client_of(*request.client, request.scope["server"][1])
+    uid = user_of(*request.client, request.scope["server"][1])
     if uid not in (0, os.geteuid()):
         raise HTTPException(403, f"only root and the user of the controller may: {otherwise}")
     return f"loopback, uid {uid}"
