@@ -5,7 +5,6 @@ the ranges of the expression have to show how far back it looks. Pure.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecut_wire.duration import parse_s
@@ -13,15 +12,8 @@ from joulecut_wire.quantity import Fault, shown, text
 
 RANGE_S_MIN = 10.0  # shorter ranges hold less than two scrapes
 RANGE_S_MAX = 600.0  # three of them are how long a job may be silent at its clocks
-PRESET_RANGE = "1m"  # four scrapes at the usual 15 s
 RANGES = "ranges from 10s to 10m, like rate(steps_total[1m])"
-# Seconds per output token as each server measures them: a histogram's count over its sum is decode
-# iterations per second. Unlike tokens per second it does not fall where requests are few.
-PRESETS = {
-    "vllm": "vllm:inter_token_latency_seconds",
-    "sglang": "sglang:inter_token_latency_seconds",
-    "dynamo": "dynamo_frontend_inter_token_latency_seconds",
-}
+PRESETS_GONE = ("vllm", "sglang", "dynamo")
 POWER_SIGNATURE = "power-signature"  # a source that went; the word is still read
 NO_POWER_SIGNATURE = (
     "slo.rate: power-signature has no effect: power no longer gives a rate; reports of the job, "
@@ -38,7 +30,6 @@ _HISTOGRAM_COUNT = re.compile(r"\bhistogram_count\s*\(\s*rate\s*\([^()]*\)\s*\)"
 # What gives a count over its range, where nothing divides it by the range.
 _COUNT = re.compile(r"\b(?:increase|i?delta|changes|resets|(?:count|sum)_over_time)(?=\s*\()")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
-_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +40,8 @@ class RateQuery:
     range_s: float
 
 
-def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
-    """The query of an expression, or of a preset with the labels of its series. Raises Fault."""
-    if promql in PRESETS:
-        for name in labels:
-            if not _LABEL.fullmatch(name):
-                raise Fault(f"{name!r} is not the name of a label", "letters, digits and _")
-        return RateQuery(_preset(PRESETS[promql], labels), _seconds(PRESET_RANGE))
-    if labels:
-        raise Fault("labels beside an expression", f"labels in it, or {', '.join(PRESETS)}")
+def rate_query(promql: str) -> RateQuery:
+    """The query of an expression. Raises Fault."""
     plain = _QUOTED.sub("", promql)
     if not _is_closed(plain):
         raise Fault("a bracket or a quote is not closed", RANGES)
@@ -72,19 +56,17 @@ def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
     ranges = _RANGE.findall(plain)
     if not ranges:
         what = "no range shows how far back the expression looks"
-        raise Fault(what, f"{', '.join(PRESETS)}, or an expression with {RANGES}")
+        raise Fault(what, f"an expression with {RANGES}")
     return RateQuery(promql, max(map(_seconds, ranges)))
 
 
 def read_rate(value: object) -> str | RateQuery:
-    """`hook`, or a mapping with an expression or preset and its labels."""
-    if isinstance(value, dict) and "promql" in value and set(value) <= {"promql", "labels"}:
-        promql = text(4096, "an expression")(value["promql"])
-        labels = value.get("labels", {})
-        if not isinstance(labels, dict):
-            raise Fault("labels that are not a mapping", "labels: {model_name: llama}")
-        label = text(253, "the value of a label")
-        return rate_query(promql, {str(name): label(given) for name, given in labels.items()})
+    """`hook`, or a mapping with an expression."""
+    if isinstance(value, dict) and value.get("promql") in PRESETS_GONE:
+        allowed = "its expression, as in docs/integrations.md#a-rate-from-prometheus"
+        raise Fault(f"the preset {value['promql']} is gone", allowed)
+    if isinstance(value, dict) and set(value) == {"promql"}:
+        return rate_query(text(4096, "an expression")(value["promql"]))
     if isinstance(value, str) and value in {"hook", POWER_SIGNATURE}:
         return value
     allowed = "hook, {promql: EXPRESSION}"
@@ -100,18 +82,6 @@ def _is_closed(plain: str) -> bool:
         elif one in _BRACKETS and (not opened or opened.pop() != _BRACKETS[one]):
             return False
     return not opened and not set(plain) & set("\"'`")
-
-
-def _preset(histogram: str, labels: Mapping[str, str]) -> str:
-    matchers = ",".join(f"{name}={_quoted(label)}" for name, label in sorted(labels.items()))
-    count, total = (
-        f"sum(rate({histogram}_{part}{{{matchers}}}[{PRESET_RANGE}]))" for part in ("count", "sum")
-    )
-    return f"{count} / {total}"
-
-
-def _quoted(label: str) -> str:
-    return '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _seconds(written: str) -> float:

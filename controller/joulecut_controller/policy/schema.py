@@ -184,7 +184,7 @@ class SloKeys:
     rate: str | RateQuery = key(
         read_rate,
         "hook",
-        takes="`hook`, `{promql: EXPRESSION}`, `{promql: vllm}`",
+        takes="`hook`, `{promql: EXPRESSION}`",
         meaning="source of the rate: the job's own reports, or a "
         "[Prometheus](integrations.md#a-rate-from-prometheus)",
     )

@@ -12,12 +12,11 @@ from joulecut_cli.policy import as_text
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.rate_query import (
-    PRESETS,
     RANGE_S_MAX,
     RANGE_S_MIN,
     Fault,
-    RateQuery,
     rate_query,
+    read_rate,
 )
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.money import Prices
@@ -27,7 +26,7 @@ from joulecut_wire.document import parse as document
 @given(st.lists(st.integers(int(RANGE_S_MIN), int(RANGE_S_MAX)), min_size=1, max_size=4))
 def test_the_longest_range_counts(ranges_s: list[int]) -> None:
     parts = [f'sum(rate(steps_total{{zone="a[1h] @ \\" offset"}}[{one}s]))' for one in ranges_s]
-    assert rate_query(" / ".join(parts), {}).range_s == max(ranges_s)
+    assert rate_query(" / ".join(parts)).range_s == max(ranges_s)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_the_longest_range_counts(ranges_s: list[int]) -> None:
 )
 def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
     with pytest.raises(Fault):
-        rate_query(promql, {})
+        rate_query(promql)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
 )
 def test_a_time_or_a_count_is_no_rate(promql: str) -> None:
     with pytest.raises(Fault, match="a rate is iterations per second"):
-        rate_query(promql, {})
+        rate_query(promql)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +82,16 @@ def test_a_time_or_a_count_is_no_rate(promql: str) -> None:
     ],
 )
 def test_a_count_over_a_time_is_a_rate(promql: str) -> None:
-    assert rate_query(promql, {}).range_s == 60.0
+    assert rate_query(promql).range_s == 60.0
 
 
-@given(st.sampled_from(sorted(PRESETS)), st.text(st.characters(codec="ascii"), max_size=20))
-def test_presets_take_labels(preset: str, text: str) -> None:
-    made = rate_query(preset, {"model_name": text})
-    assert made == RateQuery(made.promql, 60.0)
-    assert PRESETS[preset] in made.promql
-    # The expression without its texts is the same, whatever they hold.
-    quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    assert made.promql.replace(quoted, "") == rate_query(preset, {"model_name": ""}).promql.replace(
-        '""', ""
-    )
-
-
-@pytest.mark.parametrize("labels", [{"a-b": "x"}, {'a="b",c': "x"}])
-def test_labels_have_names_of_prometheus(labels: dict[str, str]) -> None:
-    with pytest.raises(Fault):
-        rate_query("vllm", labels)
+@pytest.mark.parametrize(
+    "given", [{"promql": "vllm"}, {"promql": "dynamo", "labels": {"model_name": "llama"}}]
+)
+def test_a_preset_that_went_names_the_way(given: dict[str, object]) -> None:
+    with pytest.raises(Fault, match="is gone") as refused:
+        read_rate(given)
+    assert "docs/integrations.md" in refused.value.allowed
 
 
 def test_the_word_of_a_source_that_went_is_one_warning_and_no_rate() -> None:
