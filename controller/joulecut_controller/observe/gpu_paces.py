@@ -36,7 +36,7 @@ class GpuPaces:
         self._needed = FIRST
         self._first: list[NDArray[np.float64]] = []
         self._usual_s: NDArray[np.float64] = np.zeros(0)
-        self._limit = math.inf
+        self._limit = self._mean_limit = math.inf  # of one iteration, and of the usual times
         # Iterations in a row beyond the limit, below 0 where quicker.
         self._apart: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
@@ -91,7 +91,7 @@ class GpuPaces:
         clocks_mhz = [(before._clocks_mhz.get(u), self._clocks_mhz.get(u)) for u in self._uuids]
         # Log of the clock before over the clock now; NaN where a clock is not known.
         by = np.array([math.log(a / b) if a and b else math.nan for a, b in clocks_mhz])
-        limit = math.log1p(max(self._limit, before._limit))
+        limit = math.log1p(max(self._mean_limit, before._mean_limit))
         least = longer - np.maximum(by, 0.0) - limit
         most = longer - np.minimum(by, 0.0) + limit
         ends = np.concatenate([least, most])  # the best factor is at an end of an interval
@@ -99,7 +99,7 @@ class GpuPaces:
         known = np.isfinite(least)
         common = within.sum(axis=0).argmax()
         shifted = known & ~within[:, common]
-        if not shifted.any() or 2 * shifted.sum() >= known.sum():
+        if not shifted.any() or 2 * shifted.sum() > known.sum():
             return None
         apart = longer - np.median(longer[~shifted & known])
         most_apart = np.argsort(np.where(shifted, -np.abs(apart), 0.0), kind="stable")
@@ -116,8 +116,10 @@ class GpuPaces:
         apart = np.stack([_beside(one / self._usual_s) for one in first])
         free = max(1, int(readings.sum()) - len(first) - len(self._uuids) + 1)
         deviation = math.sqrt(float(np.nansum(apart**2)) / free)
-        deviation *= math.sqrt(1.0 + 1.0 / max(1, int(readings.min())))  # that of the mean beside
-        self._limit = max(SHIFT_RATIO_MIN, DOUBT_DEVIATIONS * deviation)
+        doubt = DOUBT_DEVIATIONS * deviation
+        of_mean = 1.0 / math.sqrt(max(1, int(readings.min())))
+        self._limit = max(SHIFT_RATIO_MIN, doubt * math.hypot(1.0, of_mean))
+        self._mean_limit = max(SHIFT_RATIO_MIN, doubt * of_mean)
         self._apart = np.zeros(len(self._uuids), dtype=np.int64)
 
 

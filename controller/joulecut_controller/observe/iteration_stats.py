@@ -141,7 +141,7 @@ class _Track:
         """The job's pace has jumped (a logarithm), or GPUs have shifted."""
         self.baseline.shift(math.exp(jump), gpu_shift)
         if gpu_shift is not None:
-            self.default_paces = GpuPaces()
+            self.default_paces = GpuPaces(self.first_mhz)
             if gpu_shift.recovered:
                 self.lowest_mhz = {}
             for referred in self.references.values():
@@ -152,7 +152,10 @@ class _Track:
         """A new window, under the clocks in force; `shifted` where GPUs were found to have."""
         paces = self.default_paces
         if self.setting != DEFAULT:
-            clocks_mhz = {} if self.schedule else dict(self.locks)
+            clocks_mhz: dict[str, int] = {}
+            if not self.schedule:
+                first = self.first_mhz  # of a GPU whose clock is not lowered
+                clocks_mhz = {u: mhz or first.get(u, 0) for u, mhz in self.locks.items()}
             paces = GpuPaces(clocks_mhz, None if shifted else self.window.paces.latest)
         self.window = MeasurementWindow(now_s, self.stage_of, paces)
 
@@ -305,7 +308,7 @@ class IterationStats:
         new = phase.shape not in track.baselines
         # Where the store fails nothing has changed, and the next pass enters it.
         recalled = self._recall(shape_in(track.shape, phase)) if new else None
-        track.phase, track.default_paces = phase, GpuPaces()
+        track.phase, track.default_paces = phase, GpuPaces(track.first_mhz)
         track.begin(now_s)
         if new:
             while len(track.baselines) >= PHASES_MAX:
@@ -345,7 +348,7 @@ class IterationStats:
         """
         if not track.external_locks.update(gpus, track.locks, now_s):
             return
-        track.default_paces = GpuPaces()
+        track.default_paces = GpuPaces(track.first_mhz)
         track.begin(now_s)
         if track.external_locks.rose:
             track.baseline.forget()
@@ -368,7 +371,8 @@ class IterationStats:
         seen_mhz = track.window.clocks_mhz()
         if len(seen_mhz) < len(track.stage_of):
             return
-        track.first_mhz = track.first_mhz or seen_mhz
+        if not track.first_mhz:
+            track.first_mhz.update(seen_mhz)
         track.default_clock_mhz = statistics.median(seen_mhz.values())
         moved = statistics.median(seen_mhz[u] / mhz for u, mhz in track.first_mhz.items())
         near = 1.0 - DEFAULT_CLOCK_STEP <= moved <= 1.0 + DEFAULT_CLOCK_STEP

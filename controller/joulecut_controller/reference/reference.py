@@ -332,7 +332,7 @@ class Reference:
             beyond, sd = self._beyond(one)
             if abs(beyond) <= SDS_MAX * sd:
                 counted.append(one)
-            if math.isfinite(sd) and self._has_jumped(beyond, sd):
+            if math.isfinite(sd) and self._has_jumped(one, beyond, sd):
                 counted.clear()
         if counted:
             self._update(counted)
@@ -396,15 +396,20 @@ class Reference:
         sd = math.hypot(expected.sd, math.sqrt(noise)) if known else math.inf
         return self._level(one) - expected.mean, sd
 
-    def _has_jumped(self, beyond: float, sd: float) -> bool:
-        """Opens the level where iterations have left it."""
+    def _has_jumped(self, one: Timed, beyond: float, sd: float) -> bool:
+        """Opens the level where iterations have left it, to what they show."""
         if self._cusum.calm:
             self._calm = self._state
         jump = self._cusum.take(beyond, sd)
         if jump is None:
             return False
         calm = self._calm if self._calm and self._calm.columns == self._state.columns else None
-        self._begin((calm or self._state).opened(jump, self._setting))
+        state = calm or self._state
+        row = state.row(self._setting, self._weight(one))
+        assert row is not None
+        # Level and effect together are known now, by two iterations at least.
+        shown, variance = state.figure(row).mean + jump, self._noise.of_time / 2.0
+        self._begin(state.opened(jump, self._setting).seen(row, shown, variance))
         if self._setting != DEFAULT:  # at default clocks it may be a walk seen at last
             self._left = None
         self.moved += jump

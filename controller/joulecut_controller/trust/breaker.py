@@ -28,13 +28,8 @@ WINDOWS_TO_TRIP = 2
 DOUBT_STDERRS = 3.5
 MEDIAN_STDERR_RATIO = 1.2533  # of a median over a mean, for normal noise: sqrt(pi / 2)
 # Means of a job at default clocks drift by a few tenths of a percent over minutes (room, network),
-# and the planner reacts to smaller lateness sooner. The observed drift of the job counts where it
-# is larger.
-TOLERANCE_RATIO_MIN = 0.005
-TOLERANCE_RATIO_MAX = 0.02  # a job that wanders more gets its default clocks back too often
-QUIET_WINDOWS = 8  # windows at default clocks remembered for that
-QUIET_WINDOWS_MIN = 3
-WANDER_DEVIATIONS = 2.0
+# and the planner reacts to smaller lateness sooner.
+TOLERANCE_RATIO = 0.005
 PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
 # What a power budget asks for is watts: the time that its plan takes may differ by as much as a
 # pipeline graph may miss.
@@ -181,8 +176,6 @@ class Breaker:
         self._judging = False
         # An iteration in the window that tripped it, and one at default clocks as known then.
         self._tripped_s = self._baseline_s = 0.0
-        self._quiet: deque[float] = deque(maxlen=QUIET_WINDOWS)
-        self._quiet_lane = _Lane(WINDOWS[0])
         self._peer_s: float | None = None
         self.evidence = ""  # of the newest finding, in numbers
         self.suspected = ""  # of a first window above the limit, until default clocks were seen
@@ -242,7 +235,7 @@ class Breaker:
         self.suspected = ""
         for lane in (lane for lanes in self._lanes.values() for lane in lanes):
             lane.ratios = [one for one in lane.ratios if not ended.get(one[0])]
-            if lane.slow_ratio * lane.slow_limit_s <= limit.limit_s * (1.0 + self.tolerance_ratio):
+            if lane.slow_ratio * lane.slow_limit_s <= limit.limit_s * (1.0 + TOLERANCE_RATIO):
                 lane.slow = 0
 
     def see_default(self, iterations: Iterable[EndedIteration]) -> None:
@@ -266,16 +259,12 @@ class Breaker:
         for one in iterations:
             self._peer_s = one.peer_s
             ratio = one.duration_s / limit.limit_s
-            if one.peer_s is None:
-                quiet = self._quiet_lane.take(one.duration_s / limit.baseline_s)
-                if quiet is not None:
-                    self._quiet.append(quiet[0])
             full = self._after.take(ratio) if self._judging else None
             if full is not None:
                 self._describe(full, limit.limit_s)
                 self._judging = False
                 default_s = full[0] * limit.limit_s
-                slower = default_s > self._baseline_s * (1.0 + self.tolerance_ratio)
+                slower = default_s > self._baseline_s * (1.0 + TOLERANCE_RATIO)
                 kept = self._tripped_s <= default_s * limit.limit_s / limit.baseline_s
                 acquitted = limit.follows and slower and kept
                 above = self._above(full, self._after.size, limit)
@@ -288,19 +277,11 @@ class Breaker:
         self._after.ratios.clear()
         self._judging, self.suspected = False, ""
 
-    @property
-    def tolerance_ratio(self) -> float:
-        """Drift between windows at default clocks as observed, or a usual value."""
-        if len(self._quiet) < QUIET_WINDOWS_MIN:
-            return TOLERANCE_RATIO_MIN
-        wander = WANDER_DEVIATIONS * deviation(self._quiet)
-        return min(max(TOLERANCE_RATIO_MIN, wander), TOLERANCE_RATIO_MAX)
-
     def _above(self, full: tuple[float, float], size: int, limit: Limit) -> bool:
         middle, spread = full
         noise = max(spread, limit.noise_ratio)
         stderr = math.hypot(MEDIAN_STDERR_RATIO * noise / math.sqrt(size), limit.doubt_ratio)
-        return middle - DOUBT_STDERRS * stderr > 1.0 + self.tolerance_ratio
+        return middle - DOUBT_STDERRS * stderr > 1.0 + TOLERANCE_RATIO
 
     def _describe(self, full: tuple[float, float], allowed_s: float) -> None:
         self.evidence = f"{full[0] * allowed_s:.4g} s an iteration, {allowed_s:.4g} s allowed"

@@ -5,15 +5,15 @@ import pytest
 
 from joulecut_controller.observe.gpu_paces import IN_ROW, GpuPaces
 
-SHIFTED = "GPU-3"
+SHIFTED = "GPU-1"
 
 
 def iteration(
-    draws: np.random.Generator, ratio: float, gpus: int, lost: float
+    draws: np.random.Generator, ratio: float, gpus: int, lost: float, noise: float = 0.003
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Busy seconds by GPU; SHIFTED takes `ratio` times as long as the others."""
     work = draws.lognormal(0.0, 0.1)  # of the iteration, the same for all
-    seconds = work * draws.lognormal(0.0, 0.003, gpus)
+    seconds = work * draws.lognormal(0.0, noise, gpus)
     return {
         f"GPU-{i}": {"forward": (seconds[i] * (ratio if f"GPU-{i}" == SHIFTED else 1.0), 1.0)}
         for i in range(gpus)
@@ -42,14 +42,15 @@ def test_a_gpu_that_shifts_is_found_in_a_few_of_its_reports(
     assert reports == IN_ROW
 
 
-@pytest.mark.parametrize("gpus", [8])
+@pytest.mark.parametrize("noise", [0.003, 0.01])
+@pytest.mark.parametrize("gpus", [2, 8])
 @pytest.mark.parametrize("lost", [0.0, 0.3])
 @pytest.mark.parametrize("ratio", [1.0, 0.85, 1.2])
 def test_a_gpu_that_shifts_while_clocks_change_is_found_under_the_next_ones(
-    gpus: int, lost: float, ratio: float
+    gpus: int, lost: float, ratio: float, noise: float
 ) -> None:
     """Work follows its clock by 0.25 to 0.93, each GPU's by another part, and plans change the
-    clocks of some GPUs a little and of others a lot.
+    clocks of some GPUs a little and of others a lot. Of two GPUs either may be the one.
     """
     draws = np.random.default_rng(8)
     for _ in range(8):
@@ -59,11 +60,11 @@ def test_a_gpu_that_shifts_while_clocks_change_is_found_under_the_next_ones(
             u: (before_mhz[u] / after_mhz[u]) ** draws.uniform(0.25, 0.93) for u in before_mhz
         }
         before = GpuPaces(before_mhz)
-        for _ in range(60):
-            assert before.take(iteration(draws, 1.0, gpus, lost)) is None
+        for _ in range(90):
+            assert before.take(iteration(draws, 1.0, gpus, lost, noise)) is None
         now, found = GpuPaces(after_mhz, before.latest), []
-        for _ in range(60):
-            seen = iteration(draws, ratio, gpus, lost)
+        for _ in range(90):
+            seen = iteration(draws, ratio, gpus, lost, noise)
             seen = {
                 uuid: {"forward": (busy["forward"][0] * slower[uuid], 1.0)}
                 for uuid, busy in seen.items()

@@ -1,5 +1,7 @@
 """What the ledger counts, and what it must not."""
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,15 +30,18 @@ LAG_S = 0.2
 
 
 class Job:
-    """A job of two GPUs that is looked at every `interval_s`."""
+    """A job with a stage a GPU that is looked at every `interval_s`."""
 
-    def __init__(self, *, interval_s: float = 1.0, duration_s: float = 0.1) -> None:
+    def __init__(
+        self, *, interval_s: float = 1.0, duration_s: float = 0.1, uuids: Iterable[str] = UUIDS
+    ) -> None:
+        self.uuids = tuple(uuids)
         self.stats = IterationStats(lag_s=LAG_S)
         self.interval_s, self.duration_s = interval_s, duration_s
         self.now_s, self.iteration, self.ended_s = 100.0, 0, 100.0
-        self.locks = dict.fromkeys(UUIDS, 0)
+        self.locks = dict.fromkeys(self.uuids, 0)
         self.shown_mhz: dict[str, int] = {}  # in place of the lock or the default clock
-        self.energy_j = dict.fromkeys(UUIDS, 0.0)
+        self.energy_j = dict.fromkeys(self.uuids, 0.0)
         self.power_w = 200.0
         self.peer_s: float | None = None
         self.silent: set[str] = set()
@@ -63,7 +68,7 @@ class Job:
                     ),
                     self.ended_s,
                 )
-                for stage, uuid in enumerate(UUIDS)
+                for stage, uuid in enumerate(self.uuids)
                 if uuid not in self.silent
             ]
             self.iteration += 1
@@ -71,7 +76,7 @@ class Job:
 
     def gpus(self) -> dict[str, GpuView]:
         made = {}
-        for index, uuid in enumerate(UUIDS):
+        for index, uuid in enumerate(self.uuids):
             lock = self.locks[uuid]
             lease = Lease("job", 1, 1, 0, lock, 9.0) if lock else None
             snapshot = GpuSnapshot(
@@ -88,11 +93,12 @@ class Job:
         return self.fresh_looks(count, loads=loads)[0]
 
     def fresh_looks(self, count: int, *, loads: bool = True) -> tuple[Measured, Fresh]:
+        stages = tuple((uuid,) for uuid in self.uuids)
         for _ in range(count):
             self.now_s += self.interval_s
-            for uuid in UUIDS:
+            for uuid in self.uuids:
                 self.energy_j[uuid] += self.power_w * self.interval_s
-            found = self.stats.fold(STAGES, self.reports(), self.gpus(), self.now_s, loads=loads)
+            found = self.stats.fold(stages, self.reports(), self.gpus(), self.now_s, loads=loads)
         return found
 
 
@@ -250,6 +256,18 @@ def test_a_gpu_that_recovers_just_before_default_clocks_is_found_there() -> None
         job.stats.changed(job.locks, job.now_s)
         found = [job.fresh_looks(1)[1].gpu_shift for _ in range(3)]
         assert any(found) == (mhz == 0)
+
+
+def test_a_gpu_that_recovers_while_clocks_change_is_found_though_its_own_was_not_lowered() -> None:
+    """The GPU that others wait for had its default clock, and gets a lower one as it recovers."""
+    job = Job(uuids="abcd")
+    job.looks(10)
+    found = []
+    for d_mhz, ratio in ((0, 1.15), (1350, 1.0)):
+        job.locks, job.busy_ratio = dict.fromkeys("abc", 1100) | {"d": d_mhz}, {"d": ratio}
+        job.stats.changed(job.locks, job.now_s)
+        found = [job.fresh_looks(1)[1].gpu_shift for _ in range(6)]
+    assert [shift.uuids for shift in found if shift] == [("d",)]
 
 
 def test_the_default_clock_is_the_one_that_the_job_runs_at() -> None:

@@ -103,6 +103,23 @@ def test_a_jump_opens_the_level_within_a_dozen_iterations_and_leaves_the_effect(
     assert job.answer.default.mean == pytest.approx(jump, abs=0.01)
 
 
+@pytest.mark.parametrize("jump", [0.1, -0.1])
+def test_a_jump_that_default_clocks_confirm_leaves_the_effect_known(jump: float) -> None:
+    """A window at default clocks follows at once. Else the next jump under the same clocks would be
+    taken for their doing: a job that stalls no more, for clocks that make it quicker.
+    """
+    job = predicted(Job(noise=0.003).run(40, DEFAULT)).run(60, LOWERED)
+    job.level = jump
+    for _ in range(12):
+        job.run(0 if job.reference.moved else 1, LOWERED)
+    job.run(12, DEFAULT)
+    job.level = 0.0
+    assert job.run(12, LOWERED).reference.moved == pytest.approx(0.0, abs=0.02)
+    assert job.answer.slowdown.mean == pytest.approx(0.04, abs=0.03)
+    assert job.run(12, DEFAULT).answer.default.mean == pytest.approx(0.0, abs=0.005)
+    assert job.run(12, LOWERED).answer.slowdown.mean == pytest.approx(0.04, abs=0.01)
+
+
 @pytest.mark.parametrize("longer", [-0.2, 0.25, 0.45])
 def test_one_odd_iteration_is_no_jump_and_three_in_a_row_are(longer: float) -> None:
     job = predicted(Job().run(40, DEFAULT)).run(100, LOWERED)

@@ -113,30 +113,14 @@ def test_honest_noisy_jobs_do_not_trip(jobs: int) -> None:
         seen_s = BASE_S * (1.0 + chance.gauss(0.0, noise / 512**0.5))
         within = limit_of(policy(Slo(max_slowdown=0.02)), baseline(noise, mean_s=seen_s))
         breaker, wander = Breaker(), 0.0
-        for number in range(25_000):
+        for _ in range(25_000):
             wander = 0.995 * wander + 0.1 * 0.002 * chance.gauss(0.0, 1.0)
             time_s = BASE_S * (1.0 + wander) * chance.gauss(1.0, noise)
             if chance.random() < 0.02:
                 time_s *= 3.0
-            if number < 8 * WINDOWS[0]:
-                breaker.at_default([took(time_s)], within)
-                continue
             ended = [took(time_s * 1.02)]
             tripped += breaker.controlled(ended, within, peers_ours=False) == "trip"
     assert tripped <= jobs // 40, f"{tripped} false trips in {jobs} jobs of 25,000 iterations"
-
-
-def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
-    """What windows at default clocks were seen to wander is no lateness, up to 2 %."""
-    within, steady, wandering = limit(0.001, 0.0), Breaker(), Breaker()
-    for window in range(8):
-        drift = 1.006 if window % 2 else 0.994
-        assert not wandering.at_default([took(BASE_S * drift)] * WINDOWS[0], within)
-        assert not steady.at_default([took(BASE_S)] * WINDOWS[0], within)
-    late = [BASE_S * 1.011] * WINDOWS[0] * 6
-    assert run(steady, late, within) > 0
-    assert run(wandering, late, within) == 0
-    assert run(wandering, [BASE_S * 1.04] * WINDOWS[0] * 6, within) > 0
 
 
 def test_waiting_for_a_straggler_is_not_an_own_slowdown() -> None:
