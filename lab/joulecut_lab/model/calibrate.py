@@ -14,6 +14,7 @@ from scipy.optimize import least_squares
 
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.formula import Estimates, evaluate
+from joulecut_lab.model.memory import Memory, memory_of
 from joulecut_lab.model.power import explicit
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import Floats, Runs
@@ -103,6 +104,7 @@ class _Group:
     time_s: Floats
     energy_j: Floats  # nan where unknown
     memory_bytes: Floats
+    counted: Memory  # by the model
 
 
 Fit = tuple[System, dict[str, float]]  # and standard errors by number
@@ -116,10 +118,10 @@ def calibrate(rows: Sequence[Measurement], system: System) -> Calibration:
     step = -(-len(rows) // ROWS_MAX)
     few = _groups(rows[::step])
     system, notes = _raised(explicit(system), few)
-    start = system
-    times = [name for name in TIMES if _matters(system, few, name)]
+    start, before = system, _figures(system, few)
+    times = [name for name in TIMES if _matters(system, few, name, before[0])]
     known = any(np.isfinite(group.energy_j).any() for group in few)
-    powers = [name for name in POWERS if known and _matters(system, few, name)]
+    powers = [name for name in POWERS if known and _matters(system, few, name, before[1])]
     system, doubt = _fit_times(system, start, few, times)
     for turn in range(ROUNDS if powers else 0):
         if turn > 0:  # the power cap moves with the power numbers, and times with it
@@ -155,7 +157,8 @@ def _groups(rows: Sequence[Measurement]) -> list[_Group]:
     return [
         _Group(
             architecture=architecture,
-            runs=Runs.of([row.run for row in group]),
+            runs=(runs := Runs.of([row.run for row in group])),
+            counted=memory_of(architecture, runs),
             time_s=np.array([row.iteration_time_s for row in group]),
             energy_j=np.array([row.energy_j or np.nan for row in group]),
             memory_bytes=np.array([row.memory_bytes or np.nan for row in group]),
@@ -174,16 +177,15 @@ def _raised(system: System, groups: list[_Group]) -> tuple[System, list[str]]:
     return replace(system, power_cap_w=RAISED_TO * highest), [note]
 
 
-def _matters(system: System, groups: list[_Group], name: str) -> bool:
+def _matters(system: System, groups: list[_Group], name: str, before: Floats) -> bool:
     """Whether any row's time, or energy for a number of power, depends on a number; launches hide
-    at their default, so larger.
+    at their default, so larger. `before` is the rows' time or energy on `system`.
     """
     value = getattr(system, name)
     low, high, _ = BOUNDS[name]
     other = value * (20.0 if name == "launch_s" else 1.1 if 1.1 * value <= high else 0.9)
     changed = replace(system, **{name: min(max(other, low), high)})
-    which = 1 if name in POWERS else 0
-    before, after = _figures(system, groups)[which], _figures(changed, groups)[which]
+    after = _figures(changed, groups)[name in POWERS]
     return bool(np.max(np.abs(after / before - 1.0)) > MATTERS)
 
 
@@ -237,7 +239,7 @@ def _fit(
 
 
 def _evaluated(system: System, groups: list[_Group]) -> list[Estimates]:
-    return [evaluate(group.architecture, system, group.runs) for group in groups]
+    return [evaluate(one.architecture, system, one.runs, one.counted) for one in groups]
 
 
 def _figures(system: System, groups: list[_Group]) -> tuple[Floats, Floats]:

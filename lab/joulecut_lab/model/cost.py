@@ -10,8 +10,7 @@ other: their time is the root of the sum of squares (benchmarks/model_kernels.py
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from operator import add, attrgetter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,8 +21,9 @@ from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import HALF, Products, Work, narrow
 
-# Tiles that libraries choose from: rows, columns, share of the largest tile's rate (CUTLASS).
-TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.95), (128.0, 64.0, 0.8), (64.0, 64.0, 0.6))
+# Tiles that libraries choose from, a column each: rows, columns, share of the largest tile's rate
+# (CUTLASS).
+TILES = np.array([[256.0, 128.0, 128.0, 64.0], [128.0, 128.0, 64.0, 64.0], [1.0, 0.95, 0.8, 0.6]])
 LONG = 8192.0  # inner dimension of the products that `matrix_efficiency` stands for
 SPLIT_K = 1024.0  # numbers of the inner dimension that one part of a split product keeps
 ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
@@ -32,49 +32,56 @@ ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
 MISALIGNED = 0.27
 SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
 SPARSE_BITS = 2.0  # of a kept weight: its place among four
-
+FIGURES, SECONDS = 13, 7  # of a `Cost`; the first that many are seconds one after another
 
 # Rates of fused attention on Hopper over FlashAttention-2's: 595 and 648 beside 370 TFLOP/s at
 # 16,384 tokens (arXiv 2407.08608, figure 5). Blackwell is taken to be alike.
 ATTENTION_RATES = {"flash2": 1.0, "flash3": 648.0 / 370.0, "cudnn": 595.0 / 370.0}
 
 
+class _Row:
+    """A row of a cost's figures, by name."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, cost: "Cost", _: object) -> Floats:
+        return np.asarray(cost.figures[self._place])
+
+    def __set__(self, cost: "Cost", value: Floats | float) -> None:
+        cost.figures[self._place] = value
+
+
 @dataclass(slots=True)
 class Cost:
-    """Seconds, by cause, and what they move. Every field adds up over work done one after another.
+    """Seconds, by cause, and what they move. Every figure adds up over work done one after another.
 
     `launch` is kernels' starts and ends and the time the GPU waits for its host; `host` is the
-    host's own time, which hides behind the GPU's.
+    host's own time, which hides behind the GPU's. A figure is a view: it changes with its cost.
     """
 
-    compute: Floats
-    memory: Floats
-    launch: Floats
-    tensor: Floats
-    expert: Floats
-    context: Floats
-    data: Floats  # collectives among copies of the model
-    host: Floats
-    flops: Floats  # 16-bit equivalents; see `cost_of`
-    bytes: Floats
-    up_bits: Floats
-    out_bits: Floats
-    hidden: Floats  # seconds of collectives behind computation
+    figures: Floats  # (FIGURES, runs): one array, so that a sum is one operation
+
+    compute, memory, launch, tensor, expert, context = map(_Row, range(6))
+    data = _Row(6)  # collectives among copies of the model; the last of SECONDS
+    host = _Row(7)
+    flops = _Row(8)  # 16-bit equivalents; see `cost_of`
+    bytes, up_bits, out_bits = map(_Row, range(9, 12))
+    hidden = _Row(12)  # seconds of collectives behind computation
 
     @staticmethod
     def none(count: int) -> "Cost":
-        return Cost(*(np.zeros(count) for _ in fields(Cost)))
+        return Cost(np.zeros((FIGURES, count)))
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*map(add, _all_of(self), _all_of(other)))
+        return Cost(self.figures + other.figures)
 
     def __mul__(self, factor: Floats | float) -> "Cost":
-        return Cost(*(value * factor for value in _all_of(self)))
+        return Cost(self.figures * factor)
 
     @property
     def seconds(self) -> Floats:
-        work = self.compute + self.memory + self.launch
-        return work + self.tensor + self.expert + self.context + self.data
+        return np.asarray(self.figures[:SECONDS].sum(axis=0))
 
     def options(
         self, power: Power, clocks_mhz: Sequence[int], real_mhz: Floats
@@ -116,8 +123,9 @@ class Cost:
 
     def bound_by_host(self) -> "Cost":
         """The same where the host needs longer to launch than the GPU to work."""
-        late = np.maximum(0.0, self.host - self.seconds)
-        return replace(self, launch=self.launch + late)
+        found = Cost(self.figures.copy())
+        found.launch += np.maximum(0.0, self.host - self.seconds)
+        return found
 
     def energy_j(self, power: Power, clock_mhz: Floats) -> Floats:
         """Of one GPU, idle power included."""
@@ -126,9 +134,6 @@ class Cost:
         joules = joules + self.up_bits * power.up_bit_j + self.out_bits * power.out_bit_j
         joules = joules + power.waiting_over_idle_w(clock_mhz) * (self.seconds - self.compute)
         return np.asarray(joules + power.idle_w * self.seconds)
-
-
-_all_of = attrgetter(*(one.name for one in fields(Cost)))
 
 
 @dataclass(slots=True)
@@ -215,13 +220,10 @@ def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
 
 def padded_flops(product: Products, processors: int) -> Floats:
     """FLOPs with the idle processors of each product's last wave, at the best tile."""
-    best = np.full_like(product.m, np.inf)
+    rows, columns, rate = TILES[:, :, np.newaxis]
     split = np.maximum(1.0, np.floor(product.k / SPLIT_K))
-    for rows, columns, rate in TILES:
-        tiles = np.ceil(product.m / rows) * np.ceil(product.n / columns) * product.count
-        waves = np.ceil(tiles / processors)
-        filled = np.minimum(processors, tiles * split)
-        busy = np.where(tiles < processors, tiles * processors / np.maximum(filled, 1.0), 0.0)
-        slots = np.where(tiles < processors, busy, waves * processors)
-        best = np.minimum(best, 2.0 * rows * columns * slots * product.k / rate)
-    return best
+    tiles = np.ceil(product.m / rows) * np.ceil(product.n / columns) * product.count
+    filled = np.minimum(processors, tiles * split)
+    busy = tiles * processors / np.maximum(filled, 1.0)
+    slots = np.where(tiles < processors, busy, np.ceil(tiles / processors) * processors)
+    return np.asarray((2.0 * rows * columns * slots * product.k / rate).min(axis=0))

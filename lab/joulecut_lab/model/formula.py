@@ -130,27 +130,30 @@ def estimate(architecture: Architecture, system: System, run: Run) -> Estimate:
     return evaluate(architecture, system, Runs.of([run])).estimate(0)
 
 
-def evaluate(architecture: Architecture, system: System, runs: Runs) -> Estimates:
-    """Every run, at its clock or at the lower one that the power cap leaves."""
-    asked, stages, held = held_stages(architecture, system, runs)
-    pipe = pipe_of(stages)
-    return assemble(stages, asked, held, bubble_s(stages.runs, pipe), transfers_s(stages, pipe))
+def evaluate(
+    architecture: Architecture, system: System, runs: Runs, memory: Memory | None = None
+) -> Estimates:
+    """Every run, at its clock or at the lower one that the power cap leaves; `memory` where it is
+    known, since it is the same on every system.
+    """
+    asked, pipe, held = held_pipe(architecture, system, runs)
+    memory = memory or memory_of(architecture, runs)
+    return assemble(pipe, asked, held, memory, bubble=bubble_s(pipe), transfers=transfers_s(pipe))
 
 
-def held_stages(
+def held_pipe(
     architecture: Architecture, system: System, runs: Runs
-) -> tuple[Runs, Stages, Floats]:
+) -> tuple[Runs, "Pipe", Floats]:
     """Runs with their clocks filled in, their costs, and the clocks that the cap leaves: of the
     load at the highest clock, so that no clock that is asked for lowers another.
     """
     top = np.full(len(runs), system.clock_max_mhz)
     asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, top)
-    stages = stages_of(architecture, system, runs.at_clock(top))
-    work = _sum(pipe_of(stages).total)
-    held = np.minimum(asked, work.held_clock_mhz(system, top))
+    pipe = pipe_of(stages_of(architecture, system, runs.at_clock(top)))
+    held = np.minimum(asked, pipe.total.all.held_clock_mhz(system, top))
     if (held < top).any():
-        stages = stages_of(architecture, system, runs.at_clock(held))
-    return runs.at_clock(asked), stages, held
+        pipe = pipe_of(stages_of(architecture, system, runs.at_clock(held)))
+    return runs.at_clock(asked), pipe, held
 
 
 def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ...]:
@@ -166,6 +169,7 @@ def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ..
 class Pipe:
     """Stages of one microbatch: the slowest, and the sum of all."""
 
+    stages: Stages
     slowest: Phases
     total: Phases
     front: Phases  # the stage with the embedding
@@ -193,7 +197,7 @@ def pipe_of(stages: Stages) -> Pipe:
     total = first + last + stages.part(layers.between_all, layers.between_dense)
     slowest = _slower(front, back, ~with_both)
     slowest = _slower(slowest, middle, runs.pipeline > np.where(folded, 1.0, 2.0))
-    return Pipe(slowest, total, front, chunks)
+    return Pipe(stages, slowest, total, front, chunks)
 
 
 def _slower(one: Phases, other: Phases, exists: Flags) -> Phases:
@@ -202,7 +206,7 @@ def _slower(one: Phases, other: Phases, exists: Flags) -> Phases:
     return one * (1.0 - later) + other * later
 
 
-def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
+def bubble_s(pipe: Pipe) -> Floats:
     """Time in which the slowest stage waits for others, without transfers.
 
     The first microbatch passes every other stage, one chunk at a time. Zero-bubble schedules fill
@@ -210,7 +214,7 @@ def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     Qi et al., ICLR 2024), so that stages start and end one after the other and only the span of one
     stage counts. The forms equal the graph's spans for equal stages.
     """
-    chunks = pipe.chunks
+    runs, chunks = pipe.stages.runs, pipe.chunks
     forward = (pipe.total.forward_s - pipe.slowest.forward_s) / chunks
     inputs = (pipe.total.input_s - pipe.slowest.input_s) / chunks
     weight = (pipe.total.weight_s - pipe.slowest.weight_s) / chunks
@@ -231,14 +235,14 @@ def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     return np.where(runs.pipeline > 1, np.maximum(bubble, 0.0), 0.0)
 
 
-def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
+def transfers_s(pipe: Pipe) -> Floats:
     """Transfers that delay the slowest stage.
 
     Each schedule meets a number of them on the way in and out. A stage also holds only so many
     microbatches: if one takes longer around the pipeline than the stage works on those it holds,
     every further microbatch waits for the difference.
     """
-    runs, p = stages.runs, stages.runs.pipeline
+    stages, runs, p = pipe.stages, pipe.stages.runs, pipe.stages.runs.pipeline
     m = runs.microbatches
     passed, held = 2.0 * (p * pipe.chunks - 1.0), np.full(len(runs), np.inf)
     around, first = pipe.total.seconds, pipe.front.seconds
@@ -262,23 +266,23 @@ def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
     return np.where(p > 1, np.maximum(passed, 0.0) * stages.send_s + wait, 0.0)
 
 
-def _sum(phases: Phases) -> Cost:
-    total = phases.forward + phases.input + phases.weight + phases.repeat
-    return total + phases.ends_forward + phases.ends_input + phases.ends_weight
-
-
 def assemble(
-    stages: Stages, asked: Runs, clock_mhz: Floats, bubble: Floats, transfers: Floats
+    pipe: Pipe,
+    asked: Runs,
+    clock_mhz: Floats,
+    memory: Memory,
+    *,
+    bubble: Floats,
+    transfers: Floats,
 ) -> Estimates:
     """All values from the cost of stages and from what their schedule adds."""
+    stages = pipe.stages
     runs, model, system = stages.runs, stages.model, stages.system
-    pipe = pipe_of(stages)
     m, slow, train = runs.microbatches, pipe.slowest, 1.0 - runs.forward_only
-    memory = memory_of(model, runs)
     data = _gradients(stages, memory, slow) * train
     step = _step(stages, memory) * train
     offload = _offload(stages, memory, slow) * train
-    sums = _sum(slow) * m
+    sums = slow.all * m
     breakdown = _parts(slow, m) | {
         "pipeline_comm": transfers,
         "bubble": bubble,
@@ -301,7 +305,7 @@ def assemble(
         "launch": sums.launch + system.step_s,
         "waiting": breakdown["bubble"],
     }
-    energy, phase = _energy(stages, pipe, time_s, data + step, clock_mhz)
+    energy, phase = _energy(pipe, time_s, data + step, clock_mhz)
     flops = model_flops(model, runs) * np.where(train > 0, 1.0, 1.0 / 3.0)
     return Estimates(
         runs=asked,
@@ -331,7 +335,7 @@ def _parts(phases: Phases, times: Floats) -> dict[str, Floats]:
         "embedding_loss": ends,
     }
     parts = {n: (c.compute + c.memory + c.launch) * times for n, c in named.items()}
-    whole = _sum(phases)
+    whole = phases.all
     comms = {"tensor_comm": whole.tensor, "expert_comm": whole.expert,
              "context_comm": whole.context}  # fmt: skip
     return parts | {name: seconds * times for name, seconds in comms.items()}
@@ -448,15 +452,15 @@ def _offload(stages: Stages, memory: Memory, slow: Phases) -> Floats:
 
 
 def _energy(
-    stages: Stages, pipe: Pipe, time_s: Floats, more: Cost, clock_mhz: Floats
+    pipe: Pipe, time_s: Floats, more: Cost, clock_mhz: Floats
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Joules by component and by phase, of all GPUs; `more` is what each moves beside its
     microbatches.
     """
-    runs, system, m = stages.runs, stages.system, stages.runs.microbatches
-    power = power_of(system)
+    stages, runs, system = pipe.stages, pipe.stages.runs, pipe.stages.system
+    m, power = runs.microbatches, power_of(system)
     pipelines = runs.gpus / runs.pipeline
-    work = _sum(pipe.total) * (m * pipelines)
+    work = pipe.total.all * (m * pipelines)
     square = power.voltage_square(clock_mhz)
     waiting_w = power.waiting_over_idle_w(clock_mhz)
     sends = 2.0 * (stages.layers.parts - 1.0) * m * pipelines * stages.send_bits

@@ -15,7 +15,8 @@ from joulecut_engine.graph.pipeline import SENDS, Kind
 from joulecut_engine.graph.shape import part_of
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.estimate import Estimate
-from joulecut_lab.model.formula import assemble, held_stages, pipe_of
+from joulecut_lab.model.formula import assemble, held_pipe
+from joulecut_lab.model.memory import memory_of
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stages import Stages
@@ -59,16 +60,16 @@ def laid_out(graph: Graph, time_s: Sequence[float]) -> Timeline:
 
 def simulate(architecture: Architecture, system: System, run: Run) -> tuple[Estimate, Timeline]:
     """The run at graph level. Raises ValueError if the shape does not fit its schedule."""
-    asked, stages, clock_mhz = held_stages(architecture, system, Runs.of([run]))
-    work = pipe_of(stages).slowest.seconds * run.microbatches
+    asked, pipe, clock_mhz = held_pipe(architecture, system, Runs.of([run]))
+    work = pipe.slowest.seconds * run.microbatches
     shape = replace(run.shape(), data_collective=False, optimizer=False)
     graph = _with_links(build(shape))
-    part_s = part_times(stages, run)
+    part_s = part_times(pipe.stages, run)
     costs = [
         part_s[part_of(shape, o.stage, o.chunk), o.kind] if o.kind not in SENDS else None
         for o in graph.operations
     ]
-    send_s = float(stages.send_s[0])
+    send_s = float(pipe.stages.send_s[0])
     ends = []
     for each_s in (0.0, send_s):
         time_s = [each_s if cost is None else cost for cost in costs]
@@ -76,7 +77,9 @@ def simulate(architecture: Architecture, system: System, run: Run) -> tuple[Esti
         # Without a common optimizer step the next iteration follows stage by stage.
         ends.append(timeline.span_s if run.order in STAGGERED else timeline.end_s)
     bubble = np.maximum(0.0, ends[0] - work)
-    found = assemble(stages, asked, clock_mhz, bubble, np.array([ends[1] - ends[0]]))
+    waits = np.array([ends[1] - ends[0]])
+    memory = memory_of(architecture, asked)
+    found = assemble(pipe, asked, clock_mhz, memory, bubble=bubble, transfers=waits)
     return replace(found.estimate(0), level="graph"), timeline
 
 

@@ -7,7 +7,6 @@ short, the last is short first, then the first, because they do more.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import add, attrgetter
 
 import numpy as np
 
@@ -22,19 +21,34 @@ from joulecut_lab.model.work import HALF, LayerWork, Products, Work, ends_work, 
 # Processors that communication takes while it runs beside work: 20 of the 132 of an H800
 # (DeepSeek-V3 report, section 3.2.2; 24 for DeepEP's kernels).
 BUSY_PROCESSORS = 0.15
+FORWARD = [0, 4]  # of `Phases`: those that a run without gradients has
+
+
+class _Phase:
+    """The cost of a phase, by name."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, phases: "Phases", _: object) -> Cost:
+        return Cost(phases.figures[self._place])
 
 
 @dataclass(slots=True)
 class Phases:
     """Cost per microbatch. `repeat` is recomputation; `ends` is part of the phases it adds to."""
 
-    forward: Cost
-    input: Cost
-    weight: Cost
-    repeat: Cost
-    ends_forward: Cost
-    ends_input: Cost
-    ends_weight: Cost
+    figures: Floats  # (phases, figures of a cost, runs)
+
+    forward, input, weight, repeat, ends_forward, ends_input, ends_weight = map(_Phase, range(7))
+
+    @staticmethod
+    def of(*costs: Cost) -> "Phases":
+        return Phases(np.stack([one.figures for one in costs]))
+
+    @property
+    def all(self) -> Cost:
+        return Cost(self.figures.sum(axis=0))
 
     @property
     def forward_s(self) -> Floats:
@@ -55,17 +69,15 @@ class Phases:
 
     def trained(self, train: Floats) -> "Phases":
         """Without gradients where `train` is 0."""
-        kept = ("forward", "ends_forward")
-        return Phases(*(getattr(self, n) * (1.0 if n in kept else train) for n in self.__slots__))
+        found = Phases(self.figures * train)
+        found.figures[FORWARD] = self.figures[FORWARD]
+        return found
 
     def __add__(self, other: "Phases") -> "Phases":
-        return Phases(*map(add, _all_of(self), _all_of(other)))
+        return Phases(self.figures + other.figures)
 
     def __mul__(self, factor: Floats | float) -> "Phases":
-        return Phases(*(value * factor for value in _all_of(self)))
-
-
-_all_of = attrgetter(*Phases.__slots__)
+        return Phases(self.figures * factor)
 
 
 @dataclass(slots=True)
@@ -191,7 +203,7 @@ class _Priced:
         blocks = 1.0 if experts and not self.model.experts_shared else 2.0
         self._tensor_collectives(blocks, forward, inputs, weights)
         self._context_ring(work, forward, inputs)
-        before = forward.up_bits, forward.out_bits
+        before = forward.up_bits.copy(), forward.out_bits.copy()
         if experts:
             self._expert_exchange(forward, inputs, weights)
         repeat = forward * runs.word("recompute", "full").astype(float)
@@ -210,24 +222,24 @@ class _Priced:
         forward, repeat = forward.bound_by_host(), repeat.bound_by_host()
         # The host launches both gradients of a layer in one go.
         late = np.maximum(0.0, inputs.host + weights.host - inputs.seconds - weights.seconds)
-        inputs.launch = inputs.launch + 0.5 * late
-        weights.launch = weights.launch + 0.5 * late
-        return Phases(forward, inputs, weights, repeat, none, none, none)
+        inputs.launch += 0.5 * late
+        weights.launch += 0.5 * late
+        return Phases.of(forward, inputs, weights, repeat, none, none, none)
 
     def ahead(self, layer: Phases) -> Phases:
         """Layers that predict tokens further ahead, each with a product before it and logits after
         it (DeepSeek-V3, section 2.2). They are work of the last part.
         """
-        none = Cost.none(len(self.runs))
         if not (self.runs.mtp_layers > 0).any():
-            return Phases(*(none for _ in Phases.__slots__))
+            return layer * 0.0
+        none = Cost.none(len(self.runs))
         m, one = self.tokens, np.ones_like(self.tokens)
         wide, narrow = 2.0 * self.model.hidden * one, self.model.hidden / self.runs.tensor
         shapes = ((m, wide, narrow), (m, narrow, wide), (wide, m, narrow))
         forward, inputs, weights = self._costs(
             *(Work([Products(*mkn, one)], kernels=3.0 * one) for mkn in shapes)
         )
-        more = Phases(forward, inputs, weights, none, none, none, none)
+        more = Phases.of(forward, inputs, weights, none, none, none, none)
         return (layer + more) * self.runs.mtp_layers
 
     def _tensor_collectives(
@@ -324,8 +336,8 @@ class _Priced:
             cost.send(ring, 2.0 * volume)
         costs = [one.bound_by_host() for one in (embedding, forward, inputs, weights)]
         return (
-            Phases(none, none, none, none, costs[0], none, none),
-            Phases(none, none, none, none, *costs[1:]),
+            Phases.of(none, none, none, none, costs[0], none, none),
+            Phases.of(none, none, none, none, *costs[1:]),
         )
 
 
