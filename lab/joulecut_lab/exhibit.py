@@ -1,4 +1,4 @@
-"""One figure or table of a talk as plain data, and a talk's page with its numbers as CSV."""
+"""One figure or table of a page as plain data, and pages of a talk with their numbers as CSV."""
 
 import csv
 import io
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from joulecut_cli.outfile import replacing
+from joulecut_cli import outfile
 from joulecut_cli.page import document
 from joulecut_engine.panel import WIDTH, Line, Mark, Panel, html
+from joulecut_wire.errors import BadInput
 
 GAP = 10  # CSS pixels: half the space between two figures
 SMALL = 240  # height of a third of the page
@@ -96,34 +97,30 @@ class Exhibit:
             yield "row", "", *row[:1], " | ".join(row[1:]), "", ""
 
 
-@dataclass(frozen=True, slots=True)
-class Talk:
-    """`name` is that of its files."""
+def talk(out: Path, name: str, title: str, exhibits: Sequence[Exhibit]) -> Path:
+    """The page `name` of a talk, its numbers as CSV beside it. Raises BadInput."""
+    about = (
+        "Published numbers are those of the talk; ours are computed here, nothing is traced "
+        "from a slide. Simulated: by the simulated card. Predicted: by the model."
+    )
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("exhibit", "kind", "panel", "name", "x", "y", "published"))
+    for one in exhibits:
+        lines.writerows((one.title, *line) for line in one.numbers())
+    kept(out, f"{name}.csv", text.getvalue())
+    body = [f"<p>{escape(about)}</p>", *(one.html() for one in exhibits)]
+    return kept(out, f"{name}.html", document(title, body))
 
-    name: str
-    title: str
-    exhibits: Sequence[Exhibit]
 
-    def write(self, out: Path) -> Path:
-        """Raises OSError."""
-        about = (
-            "Published numbers are those of the talk; ours are computed here, nothing is traced "
-            "from a slide. Simulated: by the simulated card. Predicted: by the model."
-        )
-        body = [f"<p>{escape(about)}</p>", *(one.html() for one in self.exhibits)]
-        page = out / f"{self.name}.html"
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(("exhibit", "kind", "panel", "name", "x", "y", "published"))
-        for one in self.exhibits:
-            lines.writerows((one.title, *line) for line in one.numbers())
-        for path, content in (
-            (page, document(self.title, body)),
-            (page.with_suffix(".csv"), text.getvalue()),
-        ):
-            with replacing(path) as spare:
-                spare.write_text(content, encoding="utf-8")
-        return page
+def kept(out: Path, name: str, content: str) -> Path:
+    """A file in the folder of `--out`, which is made where it is missing. Raises BadInput."""
+    try:
+        out.mkdir(exist_ok=True)
+    except OSError as error:
+        raise BadInput("--out", f"{out}: {error.strerror}", "a folder that can be made") from None
+    outfile.write("--out", out / name, content)
+    return out / name
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:

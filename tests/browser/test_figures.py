@@ -15,7 +15,8 @@ from playwright.sync_api import Browser
 
 from joulecut_cli.page import document
 from joulecut_engine.panel import Bars, Line, Mark, Spans, html
-from joulecut_lab.exhibit import Exhibit, Talk
+from joulecut_lab.exhibit import Exhibit
+from joulecut_lab.exhibit import talk as talk_page
 from joulecut_lab.model import formula
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
@@ -87,7 +88,7 @@ def test_a_page_holds_every_figure_and_the_data_are_kept(
     """The golden is of data: titles, bases, names of what is drawn, numbers beside the talk's."""
     exhibits = [one for part in talk.PARTS for one in part()]
     name = talk.__name__.rpartition(".")[2]
-    page = Talk(name, "t", exhibits).write(tmp_path)
+    page = talk_page(tmp_path, name, "t", exhibits)
     text = page.read_text()
     assert not re.search(r"(src|href)=(?!\"#)|url\((?!#)|@import|<script", text)
     assert "nan" not in re.sub(r"<style.*?</style>", "", text)

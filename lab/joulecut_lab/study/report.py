@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from joulecut_cli.outfile import replacing
 from joulecut_cli.page import document
 from joulecut_cli.plot import require
-from joulecut_lab.exhibit import Exhibit
+from joulecut_lab.exhibit import Exhibit, kept
 from joulecut_lab.study import charts
 from joulecut_lab.study.evaluate import evaluate
 from joulecut_lab.study.fit import ROWS_MIN, SCORE_HEAD, score_rows
@@ -26,34 +25,23 @@ def run(argv: list[str]) -> int:
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the page")
     args = parser.parse_args(argv)
-    out = folder(args.out, "--out")
+    out = folder(args.out)
     rows = ordered(row for name in args.files for row in read(Path(name)))
-    print(write_report(rows, out))
+    print(kept(out, PAGE, page(rows)))
     return FINE
 
 
-def folder(word: str, flag: str = "--report") -> Path:
+def folder(word: str) -> Path:
     """Checks the page's folder before anything runs. Raises BadInput, Unavailable."""
     path = Path(word)
     if not word:
-        raise BadInput(flag, "names nothing", "a folder")
+        raise BadInput("--out", "names nothing", "a folder")
     if path.exists() and not path.is_dir():
-        raise BadInput(flag, f"{path} is a file", "a folder, made where it is missing")
+        raise BadInput("--out", f"{path} is a file", "a folder, made where it is missing")
     if not path.exists() and not path.absolute().parent.is_dir():
-        raise BadInput(flag, f"no folder {path.parent}", "a folder in one that exists")
+        raise BadInput("--out", f"no folder {path.parent}", "a folder in one that exists")
     require()
     return path
-
-
-def write_report(rows: Sequence[Row], out: Path) -> Path:
-    """The page's file. Raises BadInput where it cannot be written."""
-    try:
-        out.mkdir(exist_ok=True)
-        with replacing(out / PAGE) as spare:
-            spare.write_text(page(rows), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(str(out), error.strerror or "cannot be written", "a folder") from None
-    return out / PAGE
 
 
 def page(rows: Sequence[Row]) -> str:

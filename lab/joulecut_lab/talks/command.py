@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from joulecut_cli.progress import Progress
-from joulecut_lab.exhibit import Exhibit, Talk
+from joulecut_lab.exhibit import Exhibit, talk
 from joulecut_lab.study.report import folder
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -25,7 +25,7 @@ def run(argv: list[str]) -> int:
         help=f"{', '.join(TALKS)}, or a part of one: bloat:five",
     )  # fmt: skip
     args = parser.parse_args(argv)
-    out = folder(args.out, "--out")
+    out = folder(args.out)
     chosen = _chosen(args.only)
     whole, done = sum(len(parts) for _, parts in chosen.values()), 0
     pages: list[Path] = []
@@ -36,13 +36,7 @@ def run(argv: list[str]) -> int:
                 exhibits += part()
                 done += 1
                 progress.advance(done, whole)
-            try:
-                out.mkdir(exist_ok=True)
-                pages.append(Talk(name, title, exhibits).write(out))
-            except OSError as error:
-                raise BadInput(
-                    str(out), error.strerror or "cannot be written", "a folder"
-                ) from None
+            pages.append(talk(out, name, title, exhibits))
     print(*pages, sep="\n")
     return FINE
 
