@@ -3,6 +3,7 @@
 Units, chart, manifests, Slurm scripts, dashboards and rules. An existing file is never overwritten.
 """
 
+import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -49,7 +50,7 @@ def write(source: str, folder: Path) -> int:
     if origin is None:
         raise Unavailable(f"this installation has no {source}: install the wheel of a release")
     try:
-        folder = folder.resolve()  # `new/..` is there without `new`
+        folder = Path(os.path.realpath(folder))  # `new/..` is there without `new`
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(str(folder), "is not empty", "a new or an empty directory")
         return _written(origin, folder)

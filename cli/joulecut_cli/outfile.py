@@ -17,9 +17,17 @@ def checked(flag: str, path: Path) -> Path:
     """The path. Raises BadInput where it cannot be written."""
     if not path.parent.is_dir():
         raise BadInput(flag, f"no folder {path.parent}", "a file in a folder that exists")
-    if path.is_dir():
-        raise BadInput(flag, f"{path} is a folder", "a file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    try:
+        if path.is_dir():
+            raise BadInput(flag, f"{path} is a folder", "a file")
+        there = path.exists()
+        if not there:  # folders of the kernel look writable, and take no file
+            target = Path(os.path.realpath(path))
+            target.open("ab").close()
+            target.unlink()
+    except OSError as error:
+        raise BadInput(flag, f"{path}: {error.strerror}", "a writable file") from None
+    if there and not os.access(path, os.W_OK):
         raise BadInput(flag, f"{path} cannot be written", "a writable file")
     return path
 
@@ -31,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
     An error leaves `path` as it was. Devices, pipes and files in a read-only folder are written in
     place. Raises OSError.
     """
-    target = path.resolve()  # a link stays a link
+    target = Path(os.path.realpath(path))  # a link stays a link
     whole = not target.exists() or target.is_file()
     if not whole or not os.access(target.parent, os.W_OK):
         yield path

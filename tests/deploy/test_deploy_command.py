@@ -46,10 +46,11 @@ def test_an_unknown_kind_and_a_file_in_the_way_are_one_line(tmp_path: Path) -> N
     with pytest.raises(BadInput, match="systemd, helm, kustomize"):
         run(["docker-compose", str(tmp_path / "a")])
     (tmp_path / "file").write_text("")
-    for place in ("file", "file/below", "new/../file", "new/..", f"new/{'n' * 300}"):
+    (tmp_path / "loop").symlink_to("loop")
+    for place in ("file", "file/below", "new/../file", "new/..", f"new/{'n' * 300}", "loop"):
         with pytest.raises(BadInput):
             run(["helm", str(tmp_path / place)])
-    assert [path.name for path in tmp_path.rglob("*")] == ["file"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"file", "loop"}
 
 
 def test_a_disk_that_takes_no_more_leaves_nothing_and_is_named(tmp_path: Path) -> None:

@@ -148,6 +148,8 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("plan job.yaml --max-slowdown 0.02", "0.02% or 2%"),
     ("plan job.yaml --granularity changes:0", "--granularity"),
     ("plan job.yaml --timeline nowhere/x.json", "--timeline"),
+    ("plan job.yaml --timeline /proc/x.json", "--timeline"),
+    (f"plan job.yaml --timeline {'x' * 300}.json", "--timeline"),
     ("plan job.yaml --jsn", "did you mean --json?"),
     ("plan .", "directory"),
     ("fit p.csv --probes 1410,5", "--probes"),

@@ -68,3 +68,13 @@ def test_a_file_that_is_not_ours(tmp_path: Path) -> None:
     barred.touch(0o444)
     with pytest.raises(BadInput, match="cannot be written"):
         checked("--plot", barred)
+
+
+@pytest.mark.parametrize("name", ["loop", "n" * 300])
+def test_a_name_that_takes_no_file_is_refused_before_the_computation(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(BadInput):
+        checked("--plot", tmp_path / name)
+    assert os.listdir(tmp_path) == ["loop"]
