@@ -383,6 +383,7 @@ class _Reading:
         state_dir = self._folder / keys.state_dir
         self._socket(("state_dir",), f"{keys.state_dir}/keeper.sock")
         journal_dir = self._folder / keys.journal_dir if keys.journal_dir else state_dir
+        same = os.path.realpath(journal_dir) == os.path.realpath(state_dir)
         return KeeperSettings(
             state_dir=str(state_dir),
             bounds=self._bounds(),
@@ -390,7 +391,7 @@ class _Reading:
             power_safe=keys.power.safe,
             restore_jitter_s=keys.lease.restore_spread_s,
             stop_file=str(self._optional(keys.stop_file) or state_dir / "stop"),
-            journal_dir="" if journal_dir.resolve() == state_dir.resolve() else str(journal_dir),
+            journal_dir="" if same else str(journal_dir),
         )
 
     def _bounds(self) -> Bounds:

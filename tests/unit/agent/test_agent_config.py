@@ -71,6 +71,13 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
     assert settings.keeper.site_default == (210, 1290)
 
 
+def test_a_folder_that_links_to_itself_is_no_fault_of_reading(tmp_path: Path) -> None:
+    """Making it fails, in one line."""
+    (tmp_path / "agent.yaml").write_text(f"{SMALLEST}state_dir: loop\n")
+    (tmp_path / "loop").symlink_to("loop")
+    assert config.load(tmp_path / "agent.yaml").keeper.journal_dir == ""
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
