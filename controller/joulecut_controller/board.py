@@ -97,12 +97,19 @@ class JobBoard:
     trips: int = 0  # of the breaker, in the last day
     holdout: HoldoutsShown | None = None
     default_time: DefaultTime | None = None  # of an enforced job
-    choice: GranularityChoice = field(default_factory=GranularityChoice)  # the granularity in use
+    choice: GranularityChoice = field(default_factory=GranularityChoice)  # of the newest plan
     timing: IterationTiming | None = None  # the worst of its GPUs
     delay: Delay | None = None  # the GPUs that its iterations wait for
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
     solver_wait: SolverWait | None = None
     computing: bool = False  # `decision` is from before the plan that the solver is at work on
+
+    @property
+    def granularity(self) -> str:
+        """Of the plan that runs, else of the newest."""
+        if self.applied is not None and self.applied.granularity != self.choice.granularity:
+            return self.applied.granularity
+        return self.choice.name
 
     @property
     def advisable(self) -> Verdict | None:

@@ -75,7 +75,7 @@ STANDING = Answer(
     "Standing",
     name=a.TEXT.at("view.policy.name"),
     **STATE.keys,
-    granularity=a.TEXT.at("choice.name"),
+    granularity=a.TEXT,
     gpus=a.COUNT.at(lambda job: sum(map(len, job.view.placement.stages))),
     power_w=a.NUMBER.at(lambda job: (now := job.view.measured.current) and now.power_w),
     slowdown_ratio=a.NUMBER,

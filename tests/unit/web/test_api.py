@@ -211,3 +211,12 @@ def test_a_job_of_another_controller_is_shown_once_that_hears_of_it(
         late = served.get(f"/api/v1/jobs/{name}").json
         assert late["error"] == f"job '{name}' is at the controller host:9440"
         assert served.get("/api/v1/jobs/none").status == 404
+
+
+def test_the_granularity_shown_is_of_the_plan_that_runs() -> None:
+    """The next plan is made at another one while this one is held."""
+    shown = boards.job("enforce")
+    assert shown.applied is not None
+    next_one = replace(shown, choice=replace(shown.choice, granularity="changes"))
+    assert (shown.applied.granularity, next_one.granularity) == ("gpu", "gpu")
+    assert replace(next_one, applied=None).granularity == "changes"
