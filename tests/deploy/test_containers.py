@@ -63,7 +63,8 @@ def test_it_builds_from_the_base_given(path: Path, tmp_path: Path) -> None:
             run = ["buildah", "run", f"{name}-tried", "--", *argv]
             assert subprocess.check_output(run, text=True).startswith(said)
     finally:
-        subprocess.run(["buildah", "rm", f"{name}-tried"], check=True, capture_output=True)
+        for argv in (["rm", f"{name}-tried"], ["rmi", name]):
+            subprocess.run(["buildah", *argv], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
