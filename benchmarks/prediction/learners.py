@@ -35,7 +35,7 @@ def product(
     said = []
     for one, asked in zip(probed, clocks_mhz, strict=True):
         curve = curves[one.work]
-        band_s = curve.grid(asked).band_s(SCATTER)
+        band_s = curve.band_s(asked, SCATTER)
         said.append(Predicted(curve.time_s(asked), curve.power_w(asked), band_s))
     return said
 

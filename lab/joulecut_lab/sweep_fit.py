@@ -6,7 +6,7 @@ own. Pure: the same evidence gives the same bytes.
 
     curves = fit_judged(evidence)
     curve = curves[Work("gpt3", 0, "forward")]
-    curve.time_s(clocks), curve.power_w(clocks), curve.grid(clocks).band_s(scatter=0.0)
+    curve.time_s(clocks), curve.power_w(clocks), curve.band_s(clocks, scatter=0.0)
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,53 +40,31 @@ FLOOR_CAPPED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """A curve at some clocks: arrays over them."""
-
-    time_s: Floats
-    power_w: Floats
-    half: Floats  # half width of the band, a logarithm
-    edge_s: Floats  # time at the nearest measured clock, for clocks outside
-    stretch: Floats  # that clock over the asked one; 1 inside
-
-    def band_s(self, scatter: float) -> tuple[Floats, Floats]:
-        """Low and high time at each clock.
-
-        `scatter` (half width, a logarithm) adds in quadrature. Outside the measured clocks the
-        share of the work that follows the clock is unknown, so the band spans all and none of it.
-        """
-        wide = np.exp(np.hypot(self.half, scatter))
-        low_s, high_s = self.time_s / wide, self.time_s * wide
-        outside = self.stretch != 1.0
-        if not outside.any():
-            return low_s, high_s
-        low_out = np.minimum(low_s, self.edge_s / wide * np.minimum(1.0, self.stretch))
-        high_out = np.maximum(high_s, self.edge_s * wide * np.maximum(1.0, self.stretch))
-        return np.where(outside, low_out, low_s), np.where(outside, high_out, high_s)
-
-
-@dataclass(frozen=True, slots=True)
 class JudgedCurve(WorkCurve):
     """With a band."""
 
     scale: float  # standard deviations that hold NOMINAL of left-out measurements
     floor: float  # smallest half width of the band (a logarithm)
 
-    def grid(self, clocks_mhz: Floats) -> Grid:
-        """Time, power and band at each clock (n,), which is above 0."""
+    def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
+        """Low and high time at each clock (n,), which is above 0.
+
+        `scatter` (half width, a logarithm) adds in quadrature. Outside the measured clocks the
+        share of the work that follows the clock is unknown, so the band spans all and none of it.
+        """
         edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
         capped = clocks_mhz > self.physics.clock_cap_mhz
         floor = np.where(capped, max(self.floor, FLOOR_CAPPED), self.floor)
         floor = np.maximum(
             floor, between(self.clocks_mhz, self.time_s(self.clocks_mhz), clocks_mhz)
         )
-        return Grid(
-            time_s=self.time_s(clocks_mhz),
-            power_w=self.power_w(clocks_mhz),
-            half=np.maximum(floor, self.scale * self.time_left.sd(edges)),
-            edge_s=self.time_s(edges),
-            stretch=edges / clocks_mhz,
-        )
+        wide = np.exp(np.hypot(np.maximum(floor, self.scale * self.time_left.sd(edges)), scatter))
+        time_s, edge_s = self.time_s(clocks_mhz), self.time_s(edges)
+        stretch = edges / clocks_mhz  # 1 inside
+        low_s = np.minimum(time_s / wide, edge_s / wide * np.minimum(1.0, stretch))
+        high_s = np.maximum(time_s * wide, edge_s * wide * np.maximum(1.0, stretch))
+        outside = stretch != 1.0
+        return np.where(outside, low_s, time_s / wide), np.where(outside, high_s, time_s * wide)
 
 
 def fit_judged(evidence: Iterable[Evidence]) -> dict[Work, JudgedCurve]:

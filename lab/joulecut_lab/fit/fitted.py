@@ -87,8 +87,9 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
 
 def _predicted(curve: JudgedCurve, clocks: tuple[int, ...], scatter: float) -> Banded:
     """`scatter` is the half width (a logarithm) that noise of the probes adds to bands."""
-    grid = curve.grid(np.asarray(clocks, dtype=np.float64))
-    return Banded(clocks, grid.time_s, grid.power_w, *grid.band_s(scatter))
+    at_mhz = np.asarray(clocks, dtype=np.float64)
+    band_s = curve.band_s(at_mhz, scatter)
+    return Banded(clocks, curve.time_s(at_mhz), curve.power_w(at_mhz), *band_s)
 
 
 def _scatter_of_others(curves: Mapping[Work, JudgedCurve]) -> float:

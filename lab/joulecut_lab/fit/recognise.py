@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean, geometric_mean
 
 from joulecut_engine.estimate.card import CARDS, LIMIT_HELD, Card
 
@@ -31,7 +30,8 @@ def recognise(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Card
     the highest power. Of several candidates: the smallest whose limit was kept, and only if the
     limit was met, because light work on a large card draws as much as heavy work on a small one
     and a wrong limit misleads further than none. Power far below the highest clock is no
-    evidence. Two cards with the same clock and limit give one card with their means.
+    evidence. Cards with the same clock and limit are one chip with different memory: the swept one
+    stands for all.
     """
     found = candidates(clock_max_mhz, power_max_w)
     larger = [card for card in found if power_max_w <= LIMIT_HELD * card.power_limit_w]
@@ -41,8 +41,11 @@ def recognise(clock_max_mhz: float, power_max_w: float, seen_mhz: float) -> Card
     met = bool(found) and power_max_w >= LIMIT_MET * found[0].power_limit_w
     if not met and _larger(found, clock_max_mhz):
         return None
+    if not found:
+        return None
     alike = [card for card in found if card.power_limit_w == found[0].power_limit_w]
-    return _mean_card(alike) if found else None
+    swept = next((card for card in alike if card.knee_mhz is not None), alike[0])
+    return replace(swept, name=" or ".join(card.name for card in alike))
 
 
 def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
@@ -52,29 +55,3 @@ def _larger(found: Sequence[Card], clock_max_mhz: float) -> bool:
         for card in CARDS
         if found
     )
-
-
-def _mean_card(cards: Sequence[Card]) -> Card:
-    """One card for several with the same highest clock and limit; at least one.
-
-    Data-sheet numbers are geometric means. The voltage curve is the mean of the swept cards:
-    equal clock and limit mean one chip with different memory.
-    """
-    if len(cards) == 1:
-        return cards[0]
-    known = [card for card in cards if card.knee_mhz is not None]
-    return replace(
-        cards[0],
-        name=" or ".join(card.name for card in cards),
-        memory_gb_s=geometric_mean([card.memory_gb_s for card in cards]),
-        half_tflops=geometric_mean([card.half_tflops for card in cards]),
-        single_tflops=geometric_mean([card.single_tflops for card in cards]),
-        knee_mhz=_mean([card.knee_mhz for card in known]),
-        slope_per_ghz=_mean([card.slope_per_ghz for card in known]),
-        static_w=_mean([card.static_w for card in known]),
-    )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -163,7 +163,7 @@ def five() -> Iterator[Exhibit]:
             continue
         published, factor = SHOWN[work.card, work.model]
         shape = Pipeline("1f1b", work.stages, work.microbatches)
-        mine = _at(saved(stages_of(work), shape, 0.0), factor)
+        mine = _at(saved(stages_of(work), shape), factor)
         case = f"straggler x{factor:g}" if factor else "no straggler"
         note = DRIFTED if (work.card, work.model) == ("A40", "t5-3b") else ""
         compared.append(Compared(f"{work.card}, {work.model}, {case}", mine, published, "%", note))
@@ -199,7 +199,7 @@ def _at(mine: Saved, factor: float) -> float:
 def thousand() -> Iterator[Exhibit]:
     compared = []
     for (card, model), (alone, cluster) in PUBLISHED_EMULATED.items():
-        mine = saved(emulated(card, model), Pipeline("1f1b", 8, 96), 0.0)
+        mine = saved(emulated(card, model), Pipeline("1f1b", 8, 96))
         at = STRAGGLERS.index(1.2)
         compared += [
             Compared(f"{card}, {model}: no straggler", mine.alone, alone, "%"),

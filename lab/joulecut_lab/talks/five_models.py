@@ -286,18 +286,15 @@ class Saved:
     """Percent saved, of one pipeline; `late` with each straggler, `cluster` of all pipelines."""
 
     alone: float
-    within: float  # at the published slowdown
     late: tuple[float, ...]
     cluster: tuple[float, ...]
 
 
-def saved(found: Predicted, shape: Pipeline, slowdown: float) -> Saved:
+def saved(found: Predicted, shape: Pipeline) -> Saved:
     """Joules of a late pipeline are counted to the end of the straggler's iteration. The straggler
     takes its own energy that many times, whatever its plan.
     """
-    watts = found.blocking_power_w
-    alone = plan(found.profile, shape, blocking_power_w=watts)
-    within = plan(found.profile, shape, blocking_power_w=watts, max_slowdown=slowdown / 100.0)
+    alone = plan(found.profile, shape, blocking_power_w=found.blocking_power_w)
     fastest, others = alone.baseline, PIPELINES - 1
     late, cluster = [], []
     for factor in STRAGGLERS:
@@ -308,7 +305,7 @@ def saved(found: Predicted, shape: Pipeline, slowdown: float) -> Saved:
         late.append(100.0 * (1.0 - found_j / before_j))
         all_j = others * found_j + factor * alone.energy_j
         cluster.append(100.0 * (1.0 - all_j / (others * before_j + factor * fastest.energy_j)))
-    return Saved(100.0 * alone.saved_ratio, 100.0 * within.saved_ratio, tuple(late), tuple(cluster))
+    return Saved(100.0 * alone.saved_ratio, tuple(late), tuple(cluster))
 
 
 def stages_of(work: Workload) -> Predicted:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from joulecut_lab.model.cost import SEARCH_STEPS
+from joulecut_lab.model.links import BITS
 from joulecut_lab.model.power import power_of
 from joulecut_lab.model.system import System
 from joulecut_lab.trace.kernels import COMPUTE, NETWORK, KernelClass
 
-BITS = 8.0
 # A tile of 128 x 128 reads each number of a large product about this often from HBM, as a share of
 # what the memory can give.
 PRODUCT_MEMORY = 0.3
-SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
 
 
 def power_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
