@@ -154,13 +154,18 @@ class Result:
         )
 
 
-def evaluate(rows: Sequence[Row], seed: int, only: Collection[str] = ()) -> list[Result]:
+def evaluate(
+    rows: Sequence[Row],
+    seed: int,
+    only: Collection[str] = (),
+    predictors: Sequence[type[Curves | PlainForest]] = (Curves, PlainForest),
+) -> list[Result]:
     """Our predictor and a plain forest, by split, all or those named; deterministic."""
     found = []
     for split in splits(rows, seed):
         if only and split.name not in only:
             continue
-        found += [_result(rows, split, make) for make in (Curves, PlainForest)]
+        found += [_result(rows, split, make) for make in predictors]
     return found
 
 

@@ -15,7 +15,7 @@ from joulecut_lab.model.run import Run
 from joulecut_lab.model_command import scaling
 from joulecut_lab.run_file import of_mapping
 from joulecut_lab.study.cell import Selection
-from joulecut_lab.study.evaluate import OURS, by_clock, evaluate
+from joulecut_lab.study.evaluate import Curves, by_clock, evaluate
 from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import Rule
 from joulecut_lab.study.simulated import SimulatedBench
@@ -88,8 +88,8 @@ def over_clocks() -> Iterator[Exhibit]:
         ::-1
     ]  # the poster's are among them
     rows = list(sweep(bench, bench, cells, clocks, rule=Rule(), say=lambda _: None))
-    found = evaluate(rows, 1, only=("held-out clocks", "random rows"))
-    drawn, few = (by_clock(rows, one) for one in found if one.predictor == OURS)
+    found = evaluate(rows, 1, only=("held-out clocks", "random rows"), predictors=(Curves,))
+    drawn, few = (by_clock(rows, one) for one in found)
     lines = []
     for title, errors, kind in (("", few, "line"), (", of random rows", drawn, "dotted"),
                                 (", published", ERRORS, "dashed")):  # fmt: skip
