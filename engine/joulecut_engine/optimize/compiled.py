@@ -37,7 +37,6 @@ def _little_else() -> Iterator[None]:
 
 with _little_else():
     from numba import njit
-    from numba.core import entrypoints
     from numba.core.caching import FunctionCache
     from numba.core.runtime.nrt import rtsys
 
@@ -46,9 +45,6 @@ with _little_else():
 config: Any = importlib.import_module("numba.core.config")
 if config.CPU_NAME != "generic":
     config.CPU_NAME = None
-
-
-entrypoints._already_initialized = True  # extensions are of no use here, and a search takes 20 ms
 
 
 class _KeptCode(FunctionCache):

@@ -23,7 +23,6 @@ DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that no search has seen; any oth
 ENTRIES = 2_000_000  # operations x draws timed at once: 16 MB an array
 ENTRIES_KEPT = 16_000_000  # luck that is not drawn again for every plan: 128 MB
 LANES = 16  # draws side by side: one at a time, the processor waits for each sum
-SIBLINGS_CRITICAL = 64  # the slowest of more is hardly another: extremes grow with the logarithm
 P95 = 0.95
 
 
@@ -135,19 +134,6 @@ class Trials:
                 if last * each <= ENTRIES_KEPT:
                     self._kept[first] = luck
             yield luck
-
-    def criticality(self, clocks: Sequence[ClockOption], seed: int, draws: int) -> Floats:
-        """By operation, how much longer the mean iteration takes per second that it does.
-
-        That is the probability to lie on the longest path of the slowest sibling, weighted by
-        its own luck. From `draws` draws of another luck than that of `times_s`, so that a plan
-        made with it does not flatter itself.
-        """
-        mean_s = np.array([option.time_s for option in clocks])
-        siblings = min(self.noise.siblings, SIBLINGS_CRITICAL)
-        luck = self._draw(np.random.default_rng((seed, 0)), siblings * draws)
-        factor, delay_s = (_in_lanes(one.reshape(siblings, draws, -1)) for one in luck)
-        return self._run(mean_s, factor, delay_s, np.zeros(draws)) / draws
 
     def _run(
         self,

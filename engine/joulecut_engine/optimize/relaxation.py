@@ -298,7 +298,7 @@ class Relaxer:
         to_start, (one, other) = share * step.own[tails], self._pairs
         between = share[one] * theta[other]
         entries = -np.concatenate([to_start, between])
-        matrix: Floats = np.bincount(self._at, entries, self._entries).astype(np.float64)
+        matrix = np.bincount(self._at, entries, self._entries).astype(np.float64, copy=False)
         heads = network.heads
         diagonal = np.append(np.bincount(tails, to_start, rows), step.open_theta[-1])
         ties = np.concatenate([to_start, theta[self._inner :]])
