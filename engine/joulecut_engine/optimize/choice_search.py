@@ -10,12 +10,16 @@ leaves a move as soon as it cannot be the best. The first of the best in order i
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
+
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.change_schedules import ChangeSchedules
+    from joulecut_engine.optimize.drawn_choices import DrawnChoices
 
 STARTS = 8  # so many of them are improved; 24 find nothing better on the public profiles
 PATHS_MAX = 32  # known at once; a few dozen are the rule
@@ -40,32 +44,13 @@ class Task:
     cost_weight: float = 1.0
 
 
-class Choices(Protocol):
-    """What each group may choose, sorted by time; `cost_j` (groups, choices) is infinite where
-    there is nothing to choose."""
-
-    @property
-    def cost_j(self) -> Floats: ...
-
-    def iteration_times(self, choice: Ints) -> Floats:
-        """Seconds, (groups, K) to (K,)."""
-        ...
-
-    def critical(self, choice: Ints) -> Floats:
-        """The longest path of one choice (groups,), as `lengths` takes it."""
-        ...
-
-    def lengths(self, weight: Floats) -> Floats:
-        """What each choice takes of a path, (groups, choices)."""
-        ...
-
-
 class ChoiceSearch:
-    """What may be chosen are index arrays, (groups,) or (groups, K), into `choices.cost_j`."""
+    """What may be chosen are index arrays, (groups,) or (groups, K), into `choices.cost_j`, which
+    is infinite where there is nothing to choose."""
 
     def __init__(
         self,
-        choices: Choices,
+        choices: "ChangeSchedules | DrawnChoices",
         task: Task,
         paths: Sequence[Floats] = (),
     ) -> None:

@@ -47,7 +47,7 @@ RUNGS = (2, 4, 8, 16, 32, 64)
 DWELLS = (1 / 16, 1 / 4)
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
-ROUNDS_MIN = 6
+ROUNDS_MIN = 6  # and where another search begins
 SEED = 7
 # Where every trial is many drawn iterations.
 ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
@@ -190,7 +190,8 @@ class ClockChanges:
             return best or self._solved(goal, relaxed, known, self._rounds, 0)
         known += self._rules.plans(self.computation, goal, relaxed, effort)
         runs = ANNEALED if effort == "answer" else ANNEALED_POINT
-        return self._solved(goal, relaxed, known, self._rounds, runs)
+        rounds = ROUNDS_MIN if effort == "start" else self._rounds
+        return self._solved(goal, relaxed, known, rounds, runs)
 
     def _surpasses(self, goal: Goal, effort: Effort, hints: Sequence[Solution]) -> bool:
         """Whether what was answered before is no dearer than hints. Where a goal waits, their
