@@ -330,18 +330,19 @@ class ClockChanges:
         for number in range(runs):
             if idle == IDLE_MAX or value_j - prices.bound_j <= GAP_SMALL * abs(value_j):
                 break
+            if number:
+                starts = prices.charged(dice)
+                times_s = table.iteration_times(starts)
+                late_w = rules.late_w if number % 2 else LATE_NEVER  # as good as that, or in time
+                values_j = np.take_along_axis(table.cost_j, starts, axis=1).sum(axis=0)
+                over_s = np.maximum(0.0, times_s - rules.deadline_s)
+                values_j += rules.price_w * times_s + late_w * over_s
+                start = table.keys(starts[:, int(np.argmin(values_j))])
             warm = WARM[number // 2 % len(WARM)]
             tried, tried_j = table.annealed(start, rules, warm, steps, seed + number)
             idle += 1
             if tried_j < value_j - SMALL * abs(value_j):
                 keys, value_j, idle = tried, tried_j, 0
-            starts = prices.charged(dice)
-            times_s = table.iteration_times(starts)
-            late_w = LATE_NEVER if number % 2 else rules.late_w  # in time, or as good as that
-            values_j = np.take_along_axis(table.cost_j, starts, axis=1).sum(axis=0)
-            over_s = np.maximum(0.0, times_s - rules.deadline_s)
-            values_j += rules.price_w * times_s + late_w * over_s
-            start = table.keys(starts[:, int(np.argmin(values_j))])
         found = table.add_schedules(keys)
         table.tabulate()
         assert found is not None
