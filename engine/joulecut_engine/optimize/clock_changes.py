@@ -186,8 +186,7 @@ class ClockChanges:
         if self._between:
             return self._solved(goal, relaxed, known, ROUNDS_MIN, None)
         if not most:
-            best = self._best_of_all(goal, relaxed)
-            return best or self._solved(goal, relaxed, known, self._rounds, 0)
+            return self._solved(goal, relaxed, known, self._rounds, 0)
         known += self._rules.plans(self.computation, goal, relaxed, effort)
         runs = ANNEALED if effort == "answer" else ANNEALED_POINT
         rounds = ROUNDS_MIN if effort == "start" else self._rounds
@@ -231,18 +230,14 @@ class ClockChanges:
             other.kept.add(found)
             yield found
 
-    def _best_of_all(self, goal: Goal, relaxed: Relaxation) -> Solution | None:
-        """The best plan of one clock for each GPU, where there are few enough to judge all."""
-        deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
-        table, _ = self._table((), deadline_s)
+    def _every(self, table: ChangeSchedules) -> Ints | None:
+        """All plans of one clock for each GPU (stages, plans), where there are few enough to judge;
+        none where clocks change."""
         sizes = np.isfinite(table.cost_j).sum(axis=1).tolist()
-        if len(sizes) > AXES_MAX or math.prod(sizes) > COMBINATIONS_ALL // self._count:
+        few = len(sizes) <= AXES_MAX and math.prod(sizes) <= COMBINATIONS_ALL // self._count
+        if self.limits.per_iteration or not few:
             return None
-        every = np.indices(sizes).reshape(len(sizes), -1)
-        task = Task(deadline_s, self.computation.time_price_w(goal))
-        values_j = ChoiceSearch(table, task).values_j(every)
-        best, bound_j = every[:, int(np.argmin(values_j))], float(values_j.min()) * (1 - SMALL)
-        return self._solution(goal, table, best, bound_j, relaxed)
+        return np.indices(sizes).reshape(len(sizes), -1)
 
     def _solved(
         self,
@@ -266,6 +261,11 @@ class ClockChanges:
         quickest = table.index(plans[0])
         if not math.isfinite(search.value_j(quickest)):
             return self._solution(goal, table, quickest, 0.0, relaxed)
+        every = self._every(table) if limit is None else None
+        if every is not None:
+            values_j = search.values_j(every)
+            best, bound_j = every[:, int(np.argmin(values_j))], float(values_j.min()) * (1 - SMALL)
+            return self._solution(goal, table, best, bound_j, relaxed)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         if runs:
             plans += self._filled_and_drained(table, goal, price_w)

@@ -56,22 +56,23 @@ class Prices:
 
     def improve(self, rounds: int) -> None:
         """Adds schedules, and raises the bound, so many times."""
-        price_w, arrives_w = self._best
+        (price_w, arrives_w), grows = self._best, False
         if math.isinf(self.bound_j):
             self._prove(price_w, arrives_w)
             for scale in SCALES:
                 self._table.add_cheapest(scale * price_w, self._task.cost_weight)
-            self._tabulate()
+            grows = self._tabulate()
         for _ in range(rounds):
             price_w, arrives_w, value_j = self._mixed()
             if value_j <= self.bound_j + CLOSE * abs(self.bound_j):
                 break
             best_w, best_arrives_w = self._best
+            nearer = NEARER if grows else 0.0
             self._prove(
-                price_w + NEARER * (best_w - price_w),
-                arrives_w + NEARER * (best_arrives_w - arrives_w),
+                price_w + nearer * (best_w - price_w),
+                arrives_w + nearer * (best_arrives_w - arrives_w),
             )
-            self._tabulate()
+            grows = self._tabulate()
 
     def charged(self, shaken: np.random.Generator | None = None) -> Ints:
         """What each GPU would choose at these prices, or a multiple: (stages, K). Where they are
@@ -109,9 +110,12 @@ class Prices:
         cost_j, offered = self._table.cost_j, np.isfinite(self._table.cost_j)
         return np.where(offered, self._task.cost_weight * np.where(offered, cost_j, 0.0), np.inf)
 
-    def _tabulate(self) -> None:
-        if self._table.tabulate():
+    def _tabulate(self) -> bool:
+        """Whether the table grew."""
+        grew = self._table.tabulate()
+        if grew:
             self._lengths.clear()
+        return grew
 
     def _prove(self, price_w: Floats, arrives_w: float) -> None:
         least_j = self._table.add_cheapest(price_w, self._task.cost_weight)
