@@ -61,7 +61,7 @@ class Prices:
             self._prove(price_w, arrives_w)
             for scale in SCALES:
                 self._table.add_cheapest(scale * price_w, self._task.cost_weight)
-            grows = self._tabulate()
+            grows |= self._tabulate()
         for _ in range(rounds):
             price_w, arrives_w, value_j = self._mixed()
             if value_j <= self.bound_j + CLOSE * abs(self.bound_j):
@@ -72,7 +72,7 @@ class Prices:
                 price_w + nearer * (best_w - price_w),
                 arrives_w + nearer * (best_arrives_w - arrives_w),
             )
-            grows = self._tabulate()
+            grows |= self._tabulate()
 
     def charged(self, shaken: np.random.Generator | None = None) -> Ints:
         """What each GPU would choose at these prices, or a multiple: (stages, K). Where they are
