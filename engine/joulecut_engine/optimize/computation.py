@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 # A deadline may be below the fastest time by what float sums in another order differ by.
 DEADLINE_SLACK = 1e-9
-# Passes of the local search: so many operations in all, about 2 us each, within limits. A third of
-# them loses 0.008 points where clocks are few.
-ROWS, PASSES_MIN, PASSES_MAX = 15_000, 2, 450
+# Passes of the local search: so many operations in all, about 2 us each, and at least one, at most
+# so many. A third of them loses 0.008 points where clocks are few; one instead of two at 65,536
+# operations up to 0.013.
+ROWS, PASSES_MAX = 15_000, 450
 ROWS_POINT = 2_000  # per point of a frontier: at 8 x 96 a second pass saves 0.002 to 0.026 %
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
@@ -176,13 +177,13 @@ class Computation:
         seed: int,
         effort: str = "answer",
     ) -> Solution:
-        rows, least = (ROWS_POINT, 1) if effort == "point" else (ROWS, PASSES_MIN)
+        rows = ROWS_POINT if effort == "point" else ROWS
         choices = [choice for choice in map(self._choice, hints) if choice is not None]
         best = self._rounder.best(
             relaxed,
             self.useful_deadline_s(goal.deadline_s),
             self.time_price_w(goal),
-            min(PASSES_MAX, max(least, rows // self.network.size)),
+            min(PASSES_MAX, max(1, rows // self.network.size)),
             seed,
             choices,
         )
