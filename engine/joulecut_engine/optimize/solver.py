@@ -108,8 +108,8 @@ class Solver:
         return self._labelled(self._search.steadied(goal, limit, found))
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
-        """From an answer to this goal on: no plan is dearer than the one before, no bound lower.
-        May never end; where it does, nothing is left to prove."""
+        """From an answer to this goal on, without end: no plan is dearer than the one before, no
+        bound lower."""
         return map(self._labelled, self._search.improvements(goal, found))
 
     def cheapest(self, prices: Prices) -> Iteration:
