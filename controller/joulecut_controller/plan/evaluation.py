@@ -76,9 +76,11 @@ def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | No
     Default clocks under a limit are slower than any plan for a job's own target assumes. Where
     a limit is in force and the measured baseline is slower than the pipeline graph explains, the
     predicted time takes its place; plans under the limit are still verified against measurements.
+    A predicted profile is of operations under the limit, and what they leave is network.
     """
-    baseline = job.measured.baseline
-    if costs is None or baseline is None or not _limited(job, gpus):
+    baseline, profile = job.measured.baseline, job.policy.profile
+    predicted = profile is not None and profile.predicted
+    if costs is None or baseline is None or predicted or not _limited(job, gpus):
         return job
     default = at_default(costs)
     if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):

@@ -20,6 +20,7 @@ from planning import (
 from worlds import World
 
 from joulecut_controller.plan.costs import Costs, price
+from joulecut_controller.plan.evaluation import without_limits
 from joulecut_controller.plan.goal import CAUTION_DWELLS, PEER_MARGIN_RATIO, lateness
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.plan import Forecast, Plan
@@ -352,3 +353,19 @@ def test_each_late_plan_doubles_the_caution_and_as_long_without_one_ends_it() ->
     assert waits_s == [CAUTION_DWELLS * dwell_s * 2.0**k for k in range(4)]
     assert caution(late, late.until_s + late.caution_s - 1.0, late=False) == late
     assert caution(late, late.until_s + late.caution_s, late=False) == Lateness()
+
+
+@pytest.mark.parametrize("predicted", [True, False])
+def test_a_limit_explains_no_time_that_a_jobs_own_operations_do_not(predicted: bool) -> None:
+    """They ran under it. Where it did, nothing measured would ever correct a plan."""
+    world = World(stages=2, microbatches=4)
+    view = view_of(world, 1000.0)
+    job = seen(world, 0.02)
+    costs = costs_of(job, view, ESTIMATOR)
+    job = with_baseline(job, costs, 1.2)
+    profile = replace(job.policy.profile, predicted=predicted)
+    job = replace(job, policy=replace(job.policy, profile=profile))
+    uuid, gpu = next(iter(view.gpus.items()))
+    snapshot = replace(gpu.snapshot, power_limit_enforced_w=300.0)
+    gpus = {**view.gpus, uuid: replace(gpu, snapshot=snapshot)}
+    assert (without_limits(job, gpus, costs) == job) is predicted
