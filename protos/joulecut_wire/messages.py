@@ -171,7 +171,7 @@ class IterationReport:
     duration_s: float
     operations: tuple[OperationReport, ...] = ()
     peer_iteration_time_s: float | None = None
-    source: str = ""  # report, otlp, log, nccl or power; "": report
+    source: str = ""  # report or log, of older agents otlp, nccl or power as well; "": report
     age_s: float = 0.0  # how long ago it had ended when the agent learnt of it
     shape: PipelineShape | None = None
     replica: int | None = None  # which of the data-parallel pipelines
@@ -183,7 +183,7 @@ class IterationTiming:
 
     job: str
     uuid: str
-    source: str  # of starts: mark, report, otlp, log, nccl or power
+    source: str  # of starts: mark, report or log, of older agents others as well
     iteration_time_s: float
     start_jitter_s: float  # P95 of the distance between predicted and seen starts
     starts_per_minute: float

@@ -152,7 +152,7 @@ def test_controllers_write_events_beside_each_other_and_count_alone(
     sentence = "another writer holds it"
     with store.writing(beside_others=True):  # of another controller, and slow
         eventually("an event is written", lambda: _kept(hasty, _event(1)))
-        eventually(sentence, lambda: _refuses(hasty.next_generation, sentence))
+        eventually(sentence, lambda: _refuses(lambda: hasty.next_epoch(1), sentence))
     with store.writing():
         eventually(sentence, lambda: _refuses(lambda: hasty.record(_event(2)), sentence))
     assert {event.generation for event in store.events()} == {1}

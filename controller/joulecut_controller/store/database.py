@@ -145,7 +145,12 @@ class DatabaseStore(Transactions):
         return self._count("epoch", at_least)
 
     def next_generation(self) -> int:
-        return self._count("generation", 0)
+        """The row's lock is enough: plans of many jobs are numbered beside each other."""
+        this, value = COUNTERS.c.name == "generation", COUNTERS.c.value
+        counting = COUNTERS.update().where(this, value < NUMBER_MAX).values(value=value + 1)
+        with self.writing(beside_others=True) as connection:
+            number = connection.execute(counting.returning(value)).scalar_one_or_none()
+        return self._count("generation", 0) if number is None else int(number)
 
     def record(self, *events: Event) -> None:
         with self.writing(beside_others=True) as connection:
