@@ -7,6 +7,7 @@ The command is executed in place of this process, with the hooks of `joulecut.au
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,7 +18,7 @@ from joulecut_wire.errors import BadInput, Unavailable
 # The names that a policy can have: a report under any other one reaches no job.
 JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 NAMES_ALLOWED = "the name in the policy: letters, digits and . _ : - after a letter or digit"
-# Hooks never fail a job: what they cannot use is said before it starts.
+# Hooks never fail a job: what they cannot use is a warning before it starts.
 VARIABLES = {
     "JOULECUT_JOB": (JOB_NAME, NAMES_ALLOWED),
     "JOULECUT_STAGE": (re.compile(r"\d{1,5}"), "a pipeline stage from 0"),
@@ -46,7 +47,8 @@ def run(argv: list[str]) -> int:
         words = words[2:]
     for name, (allowed, meaning) in VARIABLES.items():
         if (given := os.environ.get(name)) and not allowed.fullmatch(given):
-            raise BadInput(name, f"{given!r:.60}", meaning)
+            wrong = BadInput(name, f"{given!r:.60}", meaning)
+            print(f"joulecut: warning: {wrong}; it starts all the same", file=sys.stderr)
     if words[:1] == ["--"]:
         words = words[1:]
     elif words and words[0].startswith("-"):

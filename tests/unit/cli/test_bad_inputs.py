@@ -181,9 +181,6 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("demo surplus", "surplus"),
 )
 VARIABLES: tuple[tuple[str, str, str], ...] = (
-    ("run -- true", "JOULECUT_JOB", "a b"),
-    ("run -- true", "JOULECUT_STAGE", "first"),
-    ("run -- true", "JOULECUT_SOCKET", f"/{'x' * 120}"),
     ("status", "JOULECUT_USER", "a:b"),
     ("status", "JOULECUT_PASSWORD_FILE", "secret"),
 )

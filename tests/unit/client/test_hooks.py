@@ -254,7 +254,16 @@ def test_forked_workers_and_other_threads_do_not_report(job: Job) -> None:
 def test_nothing_reaches_the_script_whatever_fails(job: Job) -> None:
     """No agent, a socket that is full, a framework that changed."""
     assert job.run(SCRIPT, JOULECUT, "run", "--", JOULECUT_SOCKET=str(job.home / "gone")) == []
-    assert job.run(SCRIPT, JOULECUT, "run", "--", JOULECUT_STAGE="two", JOULECUT_UUID="") == []
+    for name, value, allowed in (
+        ("JOULECUT_STAGE", "two", "a pipeline stage from 0"),
+        ("JOULECUT_SOCKET", f"/{'x' * 120}", "the path of a socket, at most 107 bytes"),
+    ):
+        wrong = f"joulecut: warning: {name}: {value!r:.60}; allowed: {allowed}"
+        said = f"{wrong}; it starts all the same\n"
+        assert (
+            job.run(SCRIPT, JOULECUT, "run", "--", said=said, JOULECUT_UUID="", **{name: value})
+            == []
+        )
     many = SCRIPT.replace("range(5)", "range(400)").replace("range(2)", "range(0)")
     assert 0 < len(job.run(many, JOULECUT, "run", "--")) < 399
     (job.home / "torch/distributed/pipelining/stage.py").write_text("class Renamed: pass")
