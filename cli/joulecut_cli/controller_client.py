@@ -186,7 +186,7 @@ def _sentence(answer: Answer) -> str:
 def _credentials() -> dict[str, str]:
     """Basic credentials from the environment; a command line can be read by others.
 
-    Raises BadInput where the password file cannot be read, or belongs to no name.
+    Raises BadInput where the password file cannot be read, or is given without a user.
     """
     user, path = os.environ.get(USER, ""), os.environ.get(PASSWORD_FILE, "")
     if ":" in user or (path and not user):

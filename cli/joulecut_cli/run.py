@@ -48,7 +48,7 @@ def run(argv: list[str]) -> int:
     for name, (allowed, meaning) in VARIABLES.items():
         if (given := os.environ.get(name)) and not allowed.fullmatch(given):
             wrong = BadInput(name, f"{given!r:.60}", meaning)
-            print(f"joulecut: warning: {wrong}; it starts all the same", file=sys.stderr)
+            print(f"joulecut: warning: {wrong}; the command starts anyway", file=sys.stderr)
     if words[:1] == ["--"]:
         words = words[1:]
     elif words and words[0].startswith("-"):

@@ -52,7 +52,8 @@ _LOCAL = {
 }
 # Fields of older agents that nothing reads.
 _UNREAD = {m.OperationReport: {"durations_s"}, m.IterationReport: {"order"}}
-# Decoded where somebody looks at one: most are followed by the next message before.
+# Fields that `decode_tick_without_gpus` leaves out: most readings are replaced by the next message
+# before anything uses them.
 _LATER: dict[type, dict[str, str]] = {m.WatchTick: {"gpus": "()"}}
 # Words that come with every tick, of as many kinds as there are GPUs and jobs: one string each.
 _KEPT = {m.GpuSnapshot: {"uuid"}, m.IterationReport: {"job", "uuid"}, m.OperationReport: {"kind"}}
@@ -144,7 +145,7 @@ def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
 
 
 def decode_tick_without_gpus(msg: pb.WatchResponse) -> m.WatchTick:
-    """All but the GPUs, which are checked: `decode_gpu` is for those that somebody looks at."""
+    """The tick without its GPUs, which are checked; `decode_gpu` decodes one of them."""
     ranges.check(msg)
     return _DECODE[m.WatchTick](msg)  # type: ignore[no-any-return]
 

@@ -39,8 +39,8 @@ class Unavailable(JoulecutError):
 
 
 def not_installed(what: str, extra: str, *, lab: bool = False) -> Unavailable:
-    """`what` is missing. This checkout or a release's wheel brings it by an extra; `lab`: that of
-    the lab, "" for the lab itself.
+    """`what` is missing. The line says how to install it from this checkout or a release's wheel:
+    by an extra of the service or, with `lab`, of the lab; without an extra the package itself.
     """
     checkout = Path(__file__).resolve().parents[2]
     place = LAB_WHEEL if lab else WHEEL

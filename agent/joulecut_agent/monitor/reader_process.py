@@ -37,7 +37,7 @@ class _ReaderLoop:
             self._progress.step(DRIVER)
 
     def _answer(self, call: str, *arguments: Any) -> Any:
-        """What was asked for, or the error that it raised."""
+        """The result of a call, or the error that the call raised."""
         try:
             return self._perform(call, *arguments)
         except JoulecutError as error:

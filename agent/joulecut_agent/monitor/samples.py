@@ -28,7 +28,7 @@ class Stream:
     ) -> None:  # fmt: skip
         self._reader, self._uuids, self._since_s, self._paused = reader, uuids, since_s, paused
         self._turn = threading.Lock()  # while the device is read
-        self._told_s: dict[tuple[str, str], float] = {}  # the newest, by GPU and quantity
+        self._returned_s: dict[tuple[str, str], float] = {}  # the newest, by GPU and quantity
         self._counted: dict[tuple[str, str], tuple[float, float]] = {}
         self._warnings = Warnings()
 
@@ -64,16 +64,16 @@ class Stream:
         return [gpu for gpu in gpus if gpu.uuid in self._uuids]
 
     def _new(self, uuid: str, burst: Burst) -> Burst:
-        """Those not told yet: a reader that was replaced begins with all that the driver has."""
+        """Samples that no call has returned yet: a new reader returns all that the driver has."""
         new = {}
         for one in fields(Burst):
             name, series = one.name, getattr(burst, one.name)
             if name in LINKS:
                 series = self._rates((uuid, name), series)
-            told_s = self._told_s.get((uuid, name), self._since_s)
-            new[name] = tuple([point for point in series if point[0] > told_s])
+            returned_s = self._returned_s.get((uuid, name), self._since_s)
+            new[name] = tuple([point for point in series if point[0] > returned_s])
             if new[name]:
-                self._told_s[uuid, name] = new[name][-1][0]
+                self._returned_s[uuid, name] = new[name][-1][0]
         return Burst(**new)
 
     def _rates(self, link: tuple[str, str], totals: Series) -> Series:

@@ -86,7 +86,7 @@ _Gpus = dict[str, pb.GpuSnapshot]  # of one message, by UUID
 
 @dataclass(slots=True)
 class _Reading:
-    """A GPU as its agent showed it last; decoded once somebody looks at it."""
+    """The newest reading of a GPU; the message is decoded at the first use of `snapshot`."""
 
     message: pb.GpuSnapshot
     taken_s: float

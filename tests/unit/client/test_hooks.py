@@ -259,7 +259,7 @@ def test_nothing_reaches_the_script_whatever_fails(job: Job) -> None:
         ("JOULECUT_SOCKET", f"/{'x' * 120}", "the path of a socket, at most 107 bytes"),
     ):
         wrong = f"joulecut: warning: {name}: {value!r:.60}; allowed: {allowed}"
-        said = f"{wrong}; it starts all the same\n"
+        said = f"{wrong}; the command starts anyway\n"
         assert (
             job.run(SCRIPT, JOULECUT, "run", "--", said=said, JOULECUT_UUID="", **{name: value})
             == []
